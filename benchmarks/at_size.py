@@ -157,8 +157,8 @@ class _Forgetful(FakeCluster):
         super().start(launch)
         self.launches.clear()
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
-        super().stop(key, force=force)
+    def stop(self, key: TaskKey, *, force: bool = False, with_all: bool = False) -> None:
+        super().stop(key, force=force, with_all=with_all)
         self.stopped.clear()
 
 

@@ -143,7 +143,13 @@ class ClusterSeen:
         self._machines.start(launch, None if fiber is None else fiber.process)
         self._answered()
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+    def stop(
+        self,
+        key: TaskKey,
+        *,
+        force: bool = False,
+        with_all: bool = False,  # noqa: ARG002 - no service of this world does
+    ) -> None:
         self._asked()
         self._strike()
         self._machines.stop(key, force=force)

@@ -58,6 +58,12 @@ class TaskRefused(ClusterUnavailable):
         self.trouble = trouble
 
 
+STOPPED_WITH_ALL = Trouble(
+    "Stopped", "it was stopped with all tasks, as `optimus stop --tasks` does, and a service that stops them at its end"
+)
+"""Of a task that `stop` ended `with_all`."""
+
+
 class Cluster(Protocol):
     """Observes nodes and tasks, starts and stops tasks. Every method may be called again with the same arguments."""
 
@@ -73,8 +79,12 @@ class Cluster(Protocol):
     def start(self, launch: TaskLaunch) -> None:
         """Start the task unless a task of the same name exists already."""
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
-        """Ask the task to leave (SIGTERM); `force` ends it at once (SIGKILL). No error if it is gone."""
+    def stop(self, key: TaskKey, *, force: bool = False, with_all: bool = False) -> None:
+        """Ask the task to leave (SIGTERM); `force` ends it at once (SIGKILL). No error if it is gone.
+
+        `with_all`: it is stopped with all tasks, wanted or not, as the service ends. Whoever looks next, also after a
+        restart, finds it without an exit code: however it ends, that does not speak against its job.
+        """
 
     def forget(self, keys: Iterable[TaskKey]) -> None:
         """Drop the records of exited tasks (their logs stay)."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from optimus_scheduler.model import Node, Role, Task, TaskKey, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
+from optimus_service.clusters.base import STOPPED_WITH_ALL, ClusterUnavailable, TaskLaunch, TaskObjection
 
 _TERMINATED = 143
 _KILLED = 137
@@ -31,6 +31,7 @@ class FakeCluster:
         """Every task that was really started, in order."""
         self.stopped: list[tuple[TaskKey, bool]] = []
         """Every stop that was asked for: key and force."""
+        self._with_all: set[TaskKey] = set()
         self.available = True
         """False: every call raises `ClusterUnavailable`."""
         self.refuses_to_start: set[str] = set()
@@ -62,12 +63,14 @@ class FakeCluster:
             self._tasks[launch.key] = Task(launch.key, launch.node, TaskPhase.RUNNING, resources=launch.resources)
             self.launches.append(launch)
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+    def stop(self, key: TaskKey, *, force: bool = False, with_all: bool = False) -> None:
         with self._asked():
             task = self._tasks.get(key)
             if task is None or task.phase is TaskPhase.EXITED:
                 return
             self.stopped.append((key, force))
+            if with_all:
+                self._with_all.add(key)
             if force:
                 self.exit(key, _KILLED)
             elif key.name not in self.stubborn:
@@ -124,7 +127,10 @@ class FakeCluster:
     def exit(self, key: TaskKey, code: int | None) -> None:
         """The task ends by itself with this exit code (None: not known)."""
         with self._lock:
-            self._tasks[key] = replace(self._tasks[key], phase=TaskPhase.EXITED, exit_code=code)
+            task = replace(self._tasks[key], phase=TaskPhase.EXITED, exit_code=code)
+            self._tasks[key] = (
+                replace(task, exit_code=None, trouble=STOPPED_WITH_ALL) if key in self._with_all else task
+            )
 
     def print_line(self, key: TaskKey, line: str) -> None:
         with self._lock:

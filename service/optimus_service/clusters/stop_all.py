@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 def stop_all_tasks(cluster: Cluster) -> bool:
-    """SIGTERM to every task, SIGKILL to those that stay. Whether all are gone."""
+    """SIGTERM to every task, SIGKILL to those that stay. Whether all are gone. No job is blamed for it."""
     try:
         return _stop(cluster, _LEAVE_SECONDS, force=False) or _stop(cluster, _DIE_SECONDS, force=True)
     except ClusterUnavailable as error:
@@ -29,7 +29,7 @@ def stop_all_tasks(cluster: Cluster) -> bool:
 
 def _stop(cluster: Cluster, patience_seconds: float, *, force: bool) -> bool:
     for key in _alive(cluster):
-        cluster.stop(key, force=force)
+        cluster.stop(key, force=force, with_all=True)
     pause, give_up_at = Event(), time.monotonic() + patience_seconds
     while (alive := _alive(cluster)) and time.monotonic() < give_up_at:
         pause.wait(_POLL_SECONDS)

@@ -307,7 +307,7 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"
     if unseen and code in _STOPPED:
-        meaning = "it was stopped, as `optimus stop --tasks` does, or killed"
+        meaning = "it was stopped or killed, and not by Optimus"
     if code == HUNG and not is_failure(code, record.unwanted_since):
         meaning += ", after it was asked to leave: that is not counted among its hangs"
     if task.trouble is not None:

@@ -75,6 +75,22 @@ def test_stop_ends_the_task(harness: Harness, force: bool, code: int) -> None:
     harness.cluster.stop(key, force=force)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_task_that_is_stopped_with_all_is_found_without_an_exit_code(harness: Harness, force: bool) -> None:
+    key, ended = key_of(0), key_of(1)
+    for started in (key, ended):
+        harness.cluster.start(harness.launch(started))
+        wait_for_phase(harness.cluster, started, TaskPhase.RUNNING)
+    harness.end(ended, 3)
+    wait_for_phase(harness.cluster, ended, TaskPhase.EXITED)
+    for each in (key, ended):
+        harness.cluster.stop(each, force=force, with_all=True)
+    wait_for_phase(harness.cluster, key, TaskPhase.EXITED)
+    assert task_of(harness.cluster, key).exit_code is None
+    assert task_of(harness.cluster, key).trouble is not None
+    assert task_of(harness.cluster, ended).exit_code == 3, "it had ended by itself"
+
+
 def test_stop_of_an_unknown_task_is_no_error(harness: Harness) -> None:
     harness.cluster.stop(key_of(9))
     harness.cluster.stop(key_of(9), force=True)

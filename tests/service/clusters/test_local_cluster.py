@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from tests.service.clusters.cluster_harness import (
 )
 
 from optimus_scheduler.model import Role, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.base import STOPPED_WITH_ALL, ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions, task_logs
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
@@ -84,6 +85,32 @@ def test_tasks_belong_to_the_directory_that_was_copied_and_not_to_the_copy(local
     else:
         assert kernel.is_running(process)
         assert phase_of(local.cluster, KEY) is TaskPhase.RUNNING
+
+
+def test_that_a_task_was_stopped_with_all_is_known_after_a_restart(local: LocalHarness) -> None:
+    start(local)
+    wait_for_first_line(local)
+    other = local.open()
+    other.stop(KEY, with_all=True)
+    wait_until("its exit code is on disk", lambda: record_of(local).exit_code() == 143)
+    assert task_of(local.open(), KEY).exit_code is None
+    assert task_of(local.open(), KEY).trouble == STOPPED_WITH_ALL
+    another = KEY._replace(incarnation=1)
+    local.cluster.start(local.launch(another))
+    local.end(another, 143)
+    wait_for_phase(local.cluster, another, TaskPhase.EXITED)
+    assert task_of(local.open(), another).exit_code == 143, "of its own doing"
+
+
+def test_a_full_disk_keeps_no_task_from_being_stopped(local: LocalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: TaskRecord) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(TaskRecord, "note_stopped", full)
+    start(local)
+    local.cluster.stop(KEY, with_all=True)
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    assert task_of(local.cluster, KEY).exit_code == 143
 
 
 def test_exit_while_no_service_looks_is_told_later(local: LocalHarness) -> None:

@@ -11,6 +11,7 @@ from tests.service.store.store_builders import add_samples
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
+from optimus_service.clusters.stop_all import stop_all_tasks
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG, is_failure
 from optimus_service.observe.snapshot import merge_tasks
 from optimus_service.store.records import TaskRecord
@@ -135,6 +136,43 @@ def test_progress_forgives_earlier_failures(world: World) -> None:
     assert world.state() is JobState.RUNNING
 
 
+@pytest.mark.parametrize("code", [0, 3, 5, 137, 143])
+def test_tasks_that_are_stopped_with_the_service_are_no_failures_of_their_job(world: World, code: int) -> None:
+    """However they end: no step was made between the stops."""
+    world.submit()
+    world.round()
+    for _ in range(3 * world.settings.max_task_failures):
+        for key in world.cluster.running():
+            world.cluster.stubborn.add(key.name)
+            world.cluster.stop(key, with_all=True)
+            world.cluster.exit(key, code)
+        world = world.restarted()
+        world.round()
+        assert world.running("job-1", Role.WORKER), "it is started again at once"
+        world.clock.now += 1.0
+    job = world.repository.jobs.get("job-1")
+    assert (job.state.is_final, job.retries, job.attempt) == (False, 0, 0)
+    assert world.events("job-1", WORKER_HUNG) == []
+    told = next(e.message for e in world.repository.events.page("job-1").items if e.type == "TaskExited")
+    assert "stopped with all tasks, as `optimus stop --tasks` does" in told
+
+
+def test_a_task_that_ends_with_143_again_and_again_fails_its_job(world: World) -> None:
+    """Also between stops of the service and its tasks, which neither count nor make good."""
+    world.submit()
+    world.round()
+    for number in range(world.settings.max_task_failures):
+        assert not world.state().is_final
+        if number:
+            stop_all_tasks(world.cluster)
+            world = world.restarted()
+            world.round()
+        crash(world, Role.WORKER, code=143)
+    job = world.repository.jobs.get("job-1")
+    assert job.state is JobState.FAILED
+    assert f"failed {world.settings.max_task_failures} times in a row" in (job.failure or "")
+
+
 def test_lost_node_is_not_the_jobs_fault(world: World) -> None:
     world.submit()
     world.round()
@@ -179,7 +217,7 @@ def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> 
     world.cluster.exit(newest(world, Role.SERVER), 137)
     world.round()
     server, worker = (each for each in world.repository.events.page("job-1").items if each.type == "TaskExited")
-    why = "it was stopped, as `optimus stop --tasks` does, or killed"
+    why = "it was stopped or killed, and not by Optimus"
     assert worker.message == f"{WORKER.name} exited with 137 while the service was away: {why}."
     assert server.message == f"{SERVER.name} exited with 137: it was killed."
 

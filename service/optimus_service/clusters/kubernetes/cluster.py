@@ -177,7 +177,7 @@ class KubernetesCluster:
         self._backoff.refused(key, trouble)
         raise TaskRefused(trouble) from error
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+    def stop(self, key: TaskKey, *, force: bool = False, with_all: bool = False) -> None:
         pod = self._pods.of(key)
         if pod is None or pod.phase is TaskPhase.EXITED or (pod.is_deleted and not force):
             return
@@ -185,7 +185,8 @@ class KubernetesCluster:
         if force:
             node_answers = any(node.name == pod.node and node.is_ready for node in self._nodes.values())
             grace = _FORCED_GRACE_SECONDS if node_answers else 0
-        self._pods.stopping(pod.uid, force=force)
+        if not with_all:  # else it is like a pod that somebody else deletes, to the next service, too
+            self._pods.stopping(pod.uid, force=force)
         self._delete(pod, grace)
 
     def forget(self, keys: Iterable[TaskKey]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from optimus_scheduler.model import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection, TaskSizes
+from optimus_service.clusters.base import STOPPED_WITH_ALL, ClusterUnavailable, TaskLaunch, TaskObjection, TaskSizes
 from optimus_service.clusters.local import checking, machine
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
@@ -128,11 +128,17 @@ class LocalCluster:
             except OSError as error:
                 raise ClusterUnavailable(f"cannot start {launch.key.name}: {error}") from error
 
-    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+    def stop(self, key: TaskKey, *, force: bool = False, with_all: bool = False) -> None:
         record = self._record(key)
         intent, process = record.intent(), record.process()
-        if intent is not None and process is not None and self._is_own(record, intent):
-            kernel.signal_group(process, signal.SIGKILL if force else signal.SIGTERM)
+        if intent is None or process is None or not self._is_own(record, intent):
+            return
+        if with_all and record.exit_code() is None:
+            try:
+                record.note_stopped()
+            except OSError as error:  # the disk is full: it counts as a task that was stopped by somebody else
+                _log.warning("that a task is stopped cannot be written down", task=key.name, error=str(error))
+        kernel.signal_group(process, signal.SIGKILL if force else signal.SIGTERM)
 
     def forget(self, keys: Iterable[TaskKey]) -> None:
         for key in keys:
@@ -202,6 +208,8 @@ class LocalCluster:
             return Task(intent.key, intent.node, TaskPhase.RUNNING, resources=intent.resources)
         if code is None:
             code = self._bury(record, intent, process)
+        if record.was_stopped():
+            return Task(intent.key, intent.node, TaskPhase.EXITED, trouble=STOPPED_WITH_ALL)
         return Task(intent.key, intent.node, TaskPhase.EXITED, exit_code=code)
 
     def _is_own(self, record: TaskRecord, intent: Intent) -> bool:

@@ -5,6 +5,7 @@
     tasks/NAME/            mode 0700
         intent.json        which task on which node: written before anything is started
         process            the supervisor's own line of /proc/PID/stat: written by the supervisor, once
+        stopped            it was stopped with all tasks: written before it was asked to leave
         exit_code          written by the supervisor when the task has ended
     logs/NAME.log          what the task printed; stays when the rest is forgotten
 
@@ -103,6 +104,14 @@ class TaskRecord:
 
     def write_exit_code(self, code: int) -> None:
         _write_atomically(self.path / "exit_code", f"{code}\n")
+
+    def note_stopped(self) -> None:
+        """It is about to be stopped with all tasks, and has not ended yet."""
+        (self.path / "stopped").touch(mode=0o600)
+
+    def was_stopped(self) -> bool:
+        """Whether it was stopped with all tasks: then its exit code is not its own doing."""
+        return (self.path / "stopped").exists()
 
     def age_seconds(self, now: float) -> float:
         """Time since the intent was written; infinite when it is gone."""
