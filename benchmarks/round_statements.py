@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,13 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Round
+from optimus_service.loop.told_predictions import told_predictions
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.database.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import MembershipRecord, PostedSamples
+from optimus_service.store.records import MembershipRecord, PostedSamples, PredictionRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 SAMPLES_PER_JOB = 20
@@ -159,7 +160,11 @@ def make_rounds(repository: Repository, cluster: FakeCluster, directory: Path) -
     applier = Applier(cluster, LongPolls(repository.wanted.generations), context, time.time)
     planner = server.make_planner(policy_named("optimus"), settings)
     known = server.Known.of(settings, repository)
-    return server.make_rounds(settings, repository, known, cluster, planner, applier, time.time)
+
+    def told(made: Sequence[PredictionRecord]) -> list[PredictionRecord]:
+        return told_predictions(repository, made, time.time(), 0.0)
+
+    return server.make_rounds(settings, repository, known, cluster, planner, applier, time.time, told=told)
 
 
 def main() -> None:

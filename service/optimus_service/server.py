@@ -19,7 +19,7 @@ import sqlite3
 import ssl
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +55,7 @@ from optimus_service.loop.loop import Condition, LoopTimes, SchedulingLoop
 from optimus_service.loop.queue_ahead import QueueAhead
 from optimus_service.loop.retention import Retention
 from optimus_service.loop.round import Planner, Round, RoundListener, nobody
+from optimus_service.loop.told_predictions import Told, told_predictions
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
@@ -85,6 +86,7 @@ from optimus_service.store.database.engine import (
 )
 from optimus_service.store.database.sealing import Keys
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
+from optimus_service.store.records import PredictionRecord
 from optimus_service.store.repository import LeaderRepository, ObserveTransaction, Repository
 
 if TYPE_CHECKING:
@@ -283,7 +285,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     def stalled(*, with_unheard: bool = False) -> Stalled:
         return without_end(still.at(repository, clock(), listens_since), with_unheard=with_unheard)
 
-    ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled)
+    def told(made: Sequence[PredictionRecord]) -> list[PredictionRecord]:
+        return told_predictions(repository, made, clock(), listens_since)
+
+    ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled, told)
     if machine.make_cluster is not None:
         cluster = machine.make_cluster(settings, clock)
     else:
@@ -303,7 +308,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         machine.after_round(snapshot, plan)
 
     unsaid = partial(stalled, with_unheard=True)
-    rounds = make_rounds(settings, repository, known, cluster, planner, applier, clock, on_planned, unsaid)
+    rounds = make_rounds(settings, repository, known, cluster, planner, applier, clock, on_planned, unsaid, told)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
@@ -368,8 +373,9 @@ def make_rounds(
     clock: Callable[[], float],
     on_planned: RoundListener = nobody,
     without_end: Callable[[], Container[str]] = tuple,
+    told: Told = list,
 ) -> Round:
-    """What runs scheduling rounds. `on_planned`, `without_end`: see `Round`."""
+    """What runs scheduling rounds. `on_planned`, `without_end`, `told`: see `Round`."""
     exits = ExitNotices(cluster, known.histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
@@ -384,6 +390,7 @@ def make_rounds(
         unknown,
         on_planned,
         without_end,
+        told,
     )
 
 
@@ -393,10 +400,11 @@ def make_queue_ahead(
     metrics: Metrics,
     past: PastJobs,
     stalled: Callable[[], Stalled] = dict,
+    told: Told = list,
 ) -> QueueAhead:
-    """What simulates the queue forward. `forecaster`: that of the rounds; `past`, `stalled`: see `QueueAhead`."""
+    """What simulates the queue forward. `forecaster`: that of the rounds; all that follows: see `QueueAhead`."""
     policy, period = policy_named(settings.policy), settings.round_seconds
-    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, past, stalled)
+    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, past, stalled, told)
 
 
 def make_preview(

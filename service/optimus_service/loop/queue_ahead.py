@@ -28,6 +28,7 @@ from optimus_scheduler.forecast.time_left import less_untold
 from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.settings import Settings
+from optimus_service.loop.told_predictions import Told
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.shown_predictions import (
@@ -134,11 +135,14 @@ class QueueAhead:
         round_seconds: float,
         past: PastJobs,
         stalled: Callable[[], Stalled] = dict,
+        told: Told = list,
     ) -> None:
         """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `past`: what
-        earlier jobs tell; `stalled`: the ids of jobs of which nothing tells whether they go on."""
+        earlier jobs tell; `stalled`: the ids of jobs of which nothing tells whether they go on; `told`: what users are
+        told now of predictions, once the times that they are of are stored."""
         self._outlooks = outlooks
         self._stalled = stalled
+        self._told = told
         self._policy = policy
         self._constants = constants
         self._metrics = metrics
@@ -225,8 +229,9 @@ class QueueAhead:
         times = times_of(queue, found, valid_until)
         said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_prediction, start_prediction)]
         predictions = [prediction for prediction in said if prediction is not None]
-        new = self._new(predictions, seen)
-        seen.leader.rounds.put_expected_times(times, new, promised_deadlines(queue, found))
+        seen.leader.rounds.put_expected_times(times, promised_deadlines(queue, found))
+        new = self._told(self._new(predictions, seen))
+        seen.leader.rounds.add_predictions(new)
         self._predicted.stored(new, (one.id for one in queue.outlooks))
         self._valid_until = valid_until
 

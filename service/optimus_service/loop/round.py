@@ -19,6 +19,7 @@ from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.restored import adopt
 from optimus_service.loop.silent_coordinators import SilentCoordinators
+from optimus_service.loop.told_predictions import Told
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.shown_predictions import PARTS, PredictedParts, plan_predictions
 from optimus_service.observe.snapshot import ClusterState, Observer
@@ -83,11 +84,13 @@ class Round:
         unknown: UnknownTasks,
         on_planned: RoundListener = nobody,
         without_end: Callable[[], Container[str]] = tuple,
+        told: Told = list,
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
         `keep_seconds`: logs of tasks that ended longer ago are deleted. `on_planned`: called after each round that went
-        well; it must return at once. `without_end`: the ids of jobs of which nothing tells now when they end.
+        well; it must return at once. `without_end`: the ids of jobs of which nothing tells now when they end. `told`:
+        what users are told now of predictions, once the decisions that they are of are stored.
         """
         self._leader_with = leader_with
         self._cluster = cluster
@@ -100,6 +103,7 @@ class Round:
         self.unknown = unknown
         self._on_planned = on_planned
         self._without_end = without_end
+        self._told = told
         self._predicted = PredictedParts(PARTS)
         self._silent = SilentCoordinators(cluster, clock)
         self._news = News()
@@ -170,10 +174,11 @@ class Round:
             error="; ".join(failures) or None,
         )
         without_end = self._without_end()
-        predictions = self._predictions(snapshot, plan, leader, without_end)
         news = self._news.of(plan, fence, without_end)
-        leader.rounds.add(record, decision_records(news, now, records, without_end), predictions)
+        leader.rounds.add(record, decision_records(news, now, records, without_end))
         self._news.stored(news, plan, without_end)
+        predictions = self._told(self._predictions(snapshot, plan, leader))
+        leader.rounds.add_predictions(predictions)
         self._predicted.stored(predictions, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan
         self._on_planned(snapshot, plan, leader)
@@ -203,14 +208,12 @@ class Round:
         """
         self._observer.keep(self._leader_with(fence), least=1)
 
-    def _predictions(
-        self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository, without_end: Container[str]
-    ) -> list[PredictionRecord]:
+    def _predictions(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PredictionRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
         steps = {job.id: job.step for job in snapshot.jobs}
         if unknown := self._predicted.unknown(decision.job_id for decision in plan.decisions):
             self._predicted.know(leader.shown_predictions.parts_of(unknown), {each: steps[each] for each in unknown})
-        return self._predicted.new(plan_predictions(snapshot.jobs, plan, snapshot.now, without_end))
+        return self._predicted.new(plan_predictions(snapshot.jobs, plan, snapshot.now))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
         """Remember a round that an error ended.

@@ -7,17 +7,16 @@ life since then, waiting included; the start of a waiting job likewise, at parts
 `promises`: it is apart from decisions, which are many and are deleted some day. The end of the job judges its
 predictions; jobs that failed or were cancelled judge nothing, as nobody knows when they would have ended. When its
 owner pauses a job or changes its rule, what was predicted before is forgotten: nobody could know that. What users are
-not shown is not kept, such as the end of a job of which nothing tells how many steps it makes, one that was told of
-a step of long ago, after the service was away, or the time left of a job that stands still. A prediction binds nobody;
-what binds the scheduler is a promised deadline (`optimus_scheduler.ahead.deadlines`).
+not shown is not kept, such as the time left of a job that stands still: that is asked of what shows it
+(`optimus_service.insight.predictions.told`). A prediction binds nobody; what binds the scheduler is a promised deadline
+(`optimus_scheduler.ahead.deadlines`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Predicted, Widening
@@ -93,19 +92,15 @@ class PredictedParts:
         return self._alike.setdefault(found, found)
 
 
-def plan_predictions(
-    jobs: Iterable[Job], plan: Plan, now: float, without_end: Container[str] = ()
-) -> list[PredictionRecord]:
-    """What a plan predicts of each job, where it predicts anything. `without_end`: ids of jobs of which nothing tells
-    when they end, so that of these the steps alone are told."""
+def plan_predictions(jobs: Iterable[Job], plan: Plan, now: float) -> list[PredictionRecord]:
+    """What a plan predicts of each job, where it predicts anything."""
     known = {job.id: job for job in jobs}
     found = []
     for decision in plan.decisions:
         job, forecast = known.get(decision.job_id), decision.forecast
         part = None if job is None else part_of(job, forecast)
         if job is not None and part is not None:
-            made = _prediction(job, part, forecast, now)
-            found.append(replace(made, seconds=None) if job.id in without_end else made)
+            found.append(_prediction(job, part, forecast, now))
     return found
 
 
@@ -142,7 +137,7 @@ def _prediction(job: Job, part: str, forecast: Forecast, now: float) -> Predicti
 
 
 def time_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PredictionRecord | None:
-    """What is told of a job's end; None where nothing is, or it is there."""
+    """What is said of a job's end; None where nothing is, or it is there."""
     job, shown = outlook.job, foreseen.shown
     left = shown.left(now)
     if left is None or not _LEAST_SECONDS <= left.mean < math.inf or outlook.forecast.converged or job.owner_paused:
@@ -165,7 +160,7 @@ def time_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> P
 
 
 def start_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PredictionRecord | None:
-    """What is told of the first start of a job that waits; None where nothing is, or it is there."""
+    """What is said of the first start of a job that waits; None where nothing is, or it is there."""
     job = outlook.job
     wait = foreseen.shown.waiting(now)
     if wait is None or job.started_at is not None or not 0 < wait.mean < math.inf:

@@ -62,17 +62,13 @@ class Events(Subject):
 class Rounds(Subject):
     """Rounds, their decisions, and what is expected of jobs since."""
 
-    def add(
-        self, record: RoundRecord, decisions: Sequence[DecisionRecord], predictions: Sequence[PredictionRecord] = ()
-    ) -> int:
-        """Store a round, its decisions (their `id` and `round_id` are given here), and predictions that are to be
-        judged.
+    def add(self, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
+        """Store a round and its decisions (their `id` and `round_id` are given here).
 
         Returns:
             The round's id.
         """
         with self._write() as session:
-            shown_predictions.add(session, predictions)
             return history.add_round(session, record, decisions)
 
     def page(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:
@@ -109,15 +105,19 @@ class Rounds(Subject):
     def put_expected_times(
         self,
         times: Sequence[ExpectedTimesRecord],
-        predictions: Sequence[PredictionRecord] = (),
         deadlines: Sequence[PromisedDeadline] = (),
     ) -> None:
         """Store when jobs are expected to start and to end, in the place of all that was expected before.
 
-        What is said of jobs that are not there any more is left out. `predictions`: to be judged by the ends.
-        `deadlines`: those that are promised now; jobs that have ended since are left out.
+        What is said of jobs that are not there any more is left out. `deadlines`: those that are promised now; jobs
+        that have ended since are left out.
         """
         with self._write() as session:
             known = expected_times.replace_all(session, times)
-            shown_predictions.add(session, [each for each in predictions if each.job_id in known])
             shown_predictions.add_deadlines(session, [each for each in deadlines if each.job_id in known])
+
+    def add_predictions(self, predictions: Sequence[PredictionRecord]) -> None:
+        """Store predictions that are to be judged by the ends of their jobs, of those that there are."""
+        if predictions:
+            with self._write() as session:
+                shown_predictions.add(session, predictions)

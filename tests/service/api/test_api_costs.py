@@ -165,8 +165,7 @@ def of_steps(job_id: str, step: int, total: float) -> PredictionRecord:
 
 
 def tell(api: Api, *promises: PredictionRecord) -> None:
-    record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
-    api.repository.rounds.add(record, [], promises)
+    api.repository.rounds.add_predictions(promises)
 
 
 def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Planner
+from optimus_service.loop.told_predictions import told_predictions
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.standstills import NewestStandstills, without_end
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.leases import LONGEST_LEASE_SECONDS
-from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord
+from optimus_service.store.records import JobRecord, MembershipRecord, PredictionRecord, RoundRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 NODES = [Node("node-0", Resources(4.0, 2**34)), Node("node-1", Resources(4.0, 2**34))]
@@ -118,7 +119,11 @@ class World:
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.looks_ahead = False
         self.metrics = Metrics()
-        self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics, self.known.past)
+
+        def told(made: Sequence[PredictionRecord]) -> list[PredictionRecord]:
+            return told_predictions(repository, made, self.clock(), 0.0)
+
+        self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics, self.known.past, told=told)
         still = NewestStandstills()
         self.rounds = server.make_rounds(
             self.settings,
@@ -130,6 +135,7 @@ class World:
             self.clock,
             self.ahead.note,
             lambda: without_end(still.at(repository, self.clock(), 0.0)),
+            told,
         )
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}

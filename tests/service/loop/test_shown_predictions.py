@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 from tests.scheduler.builders import a_job
 from tests.service.loop.loop_world import World
+from tests.service.loop.test_task_exits import crash
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Predicted, Widening
 from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes
 from optimus_scheduler.ahead.queue import ExpectedTimes
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import Allocation, Decision, Forecast, Interval, Plan, Reason
+from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Role
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
+from optimus_service.api.jobs.jobs import shown
+from optimus_service.api.services import Services
 from optimus_service.insight.predictions.review import scorecard
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.shown_predictions import (
@@ -28,7 +33,6 @@ from optimus_service.observe.shown_predictions import (
     Scores,
     outcome_of,
     part_of,
-    plan_predictions,
     time_prediction,
     verdicts,
 )
@@ -163,13 +167,57 @@ def test_only_ends_that_users_are_told_are_predictions(case: Told) -> None:
     assert part_of(job, KNOWN._replace(rule=None)) is None, "what is supposed by its age alone"
 
 
-def test_of_a_job_that_stands_still_the_steps_are_predictions_and_no_time_is() -> None:
-    job = replace(a_job("job-1"), allocation=Allocation(1, 0), step=800)
-    ahead = KNOWN._replace(remaining_seconds=Interval(50.0, 40.0, 60.0))
-    plan = Plan((Decision(job.id, Allocation(1, 0), Allocation(1, 0), Reason.UNCHANGED, "It keeps it.", ahead),), ())
-    (trains,), (hangs,) = (plan_predictions([job], plan, 100.0, each) for each in ((), {"job-1"}))
-    assert (trains.steps, trains.seconds) == (ahead.remaining_steps, ahead.remaining_seconds)
-    assert hangs == replace(trains, seconds=None)
+@once
+def test_nothing_is_judged_that_lists_do_not_tell_while_a_job_hangs(world: World) -> None:
+    """It stands still, its worker is replaced, and it has yet to pass the step where it hung; another one waits."""
+    services = cast(Services, SimpleNamespace(repository=world.repository, clock=world.clock, listens_since=0.0))
+    jobs, told, kept = ["job-1", "second"], Counter[tuple[str, str]](), set[tuple[str, str]]()
+
+    def round_of(phase: str) -> None:
+        world.round()
+        there = [job for job in map(world.repository.jobs.by_id([*jobs]).get, jobs) if job is not None]
+        for body in shown(services, there):
+            start = None if body.expected is None else body.expected.start_seconds
+            shows = {"steps": body.remaining_steps, "time": body.remaining_seconds, "start": start}
+            shows["seconds"] = body.remaining_seconds
+            for made in world.repository.shown_predictions.of_job(body.id):
+                if (made.job_id, made.part) in kept:
+                    continue
+                kept.add((made.job_id, made.part))
+                for kind in KINDS:
+                    if getattr(made, kind) is not None:
+                        told[phase, kind] += 1
+                        assert shows[kind] is not None, (phase, made)
+
+    world.looks_ahead = True
+    world.submit(workers={"min": 6, "max": 6}, servers={"max": 1})
+    for _ in range(4):
+        round_of("trains")
+        world.train(5)
+    stopped_at = world.repository.jobs.get("job-1").step
+    world.clock.now += 20.0
+    world.submit("second", workers={"min": 6, "max": 6}, servers={"max": 1})
+    for _ in range(12):
+        world.clock.now += 5.0
+        round_of("no step comes")
+    crash(world, Role.WORKER, code=5)
+    for _ in range(12):
+        world.clock.now += 5.0
+        round_of("is replaced")
+    state = world.coordinators["job-1"]
+    state.step, state.members = 0, ()
+    world.train(1)
+    while world.repository.jobs.get("job-1").step <= stopped_at:
+        round_of("makes again what it had made")
+        world.train(1)
+    for _ in range(200):
+        world.train(5)
+        round_of("goes on")
+        if world.state("job-1").is_final:
+            break
+    assert world.state("job-1") is JobState.SUCCEEDED
+    phases = {phase for phase, kind in told if kind in ("time", "seconds", "start")}
+    assert phases == {"trains", "goes on"}, told
 
 
 def test_nothing_is_predicted_by_a_step_of_before_a_restart() -> None:

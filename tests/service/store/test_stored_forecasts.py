@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
-from tests.service.store.store_builders import MakeJob, a_decision, a_forecast, a_round
+from tests.service.store.store_builders import MakeJob, a_decision, a_forecast
 
 from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
@@ -113,7 +113,7 @@ def test_a_prediction_of_the_last_release_is_read(repository: Repository, make_j
     prediction = PredictionRecord(
         job_id="job-1", part="25 %", task="m:f", at=1.0, steps=anything, seconds=anything, total_steps=anything
     )
-    repository.rounds.add(a_round(), [], [prediction])
+    repository.rounds.add_predictions([prediction])
     released = {
         "steps": {"mean": 90.0, "low": 70.0, "high": None},
         "seconds": {"mean": 18.0, "low": 0.0, "high": 20.0},

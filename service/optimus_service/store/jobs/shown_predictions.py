@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
-from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.dialects import chunks, insert_for
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import JobRow, PredictionRow
 from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, locked_together
@@ -55,11 +55,12 @@ class ShownPredictions(Subject):
 
 
 def add(session: Session, predictions: Sequence[PredictionRecord]) -> None:
-    """See `Rounds.add`. What was predicted at a part before stays."""
-    if predictions:
-        session.execute(
-            insert_for(session, PredictionRow).on_conflict_do_nothing(), [_values(each) for each in predictions]
-        )
+    """See `Rounds.add_predictions`. What was predicted at a part before stays."""
+    present: set[str] = set()
+    for chunk in chunks(sorted({each.job_id for each in predictions})):
+        present |= set(session.scalars(select(JobRow.id).where(JobRow.id.in_(chunk))))
+    if rows := [_values(each) for each in predictions if each.job_id in present]:
+        session.execute(insert_for(session, PredictionRow).on_conflict_do_nothing(), rows)
 
 
 def _values(prediction: PredictionRecord) -> dict[str, Any]:
