@@ -70,7 +70,7 @@ def _gain(gain: float | None) -> str:
 
 _SPEED_FROM = {
     "analysis": ", calculated from its layers: none is measured yet",
-    "similar jobs": ", as ended jobs of its task had: none of its own is measured yet",
+    "similar jobs": ", by what ended jobs of its task had: none of its own is measured yet",
 }
 
 

@@ -144,13 +144,15 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
 
 
 def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
-    """Seconds until its end at the fastest size, by the low end of what jobs like it took; None: that is not known."""
+    """Seconds until its end at the fastest size, by the low end of the steps that jobs like it made and the high end of
+    its speed; None: that is not known."""
     if seconds_of_silent_runs(outlook.job) is not None:
         return None  # of its least size alone it is known
     steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
     if steps is None or not outlook.speeds.is_measured:
         return None
-    return min((_seconds(outlook, size, steps.low) for size in sizes(outlook, capacity)), default=None)
+    fast = ((size, outlook.speeds.estimate(size).high) for size in sizes(outlook, capacity))
+    return min((_seconds(outlook, size, steps.low, speed) for size, speed in fast), default=None)
 
 
 def most_by_alike_runs(outlook: Outlook) -> float | None:
