@@ -154,6 +154,25 @@ def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(step: int,
     assert (found.note is not None and "by runs like it" in found.note) != claims
 
 
+def test_a_deadline_that_its_highest_speed_would_meet_is_not_given_up() -> None:
+    """Runs with other arguments tell a speed that is doubtful."""
+    new = job(*(replace(ended(f"run-{n}", 12.0), arguments=(str(n),)) for n in range(3)))
+    outlook = forecast(new, NOW, Settings())
+    speed = outlook.speeds.estimate(outlook.minimum)
+    assert speed.high > 1.2 * speed.mean
+    steps = steps_left_like_alike_runs(new, 10.0)
+    assert steps is not None
+    worker = replace(new.spec.worker, maximum=new.spec.worker.minimum)
+    for part, is_given_up in ((0.9, True), (1.1, False)):
+        seconds = part * steps.low / speed.high + outlook.stop_seconds + outlook.joining_seconds
+        spec = replace(new.spec, deadline_at=NOW + seconds, worker=worker, server=worker)
+        found = limits_of(
+            forecast(replace(new, spec=spec), NOW, Settings()), Resources(32.0, 256 * GIB), NOW, Settings()
+        )
+        assert found is not None
+        assert (found.note is not None and "by runs like it" in found.note) == is_given_up
+
+
 def silent(name: str, seconds: float, arguments: tuple[str, ...] = ("--seed", "1"), workers: int = 1) -> EndedJob:
     run = SilentRun(workers, 0, seconds)
     return EndedJob(name, "t", "default", None, arguments=arguments, device="CPU core", silent=run)

@@ -151,8 +151,8 @@ def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
     steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
     if steps is None or not outlook.speeds.is_measured:
         return None
-    fast = ((size, outlook.speeds.estimate(size).high) for size in sizes(outlook, capacity))
-    return min((_seconds(outlook, size, steps.low, speed) for size, speed in fast), default=None)
+    possible = sizes(outlook, capacity)
+    return min((_seconds(outlook, size, steps.low, _high(outlook, size)) for size in possible), default=None)
 
 
 def most_by_alike_runs(outlook: Outlook) -> float | None:
