@@ -15,6 +15,10 @@ def _no_prices() -> Mapping[str, float]:
     return MappingProxyType({})
 
 
+CONVERGENCE_POINTS = 12
+"""Losses needed before a job is called converged: fewer fit any curve."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Constants of `round.plan`. Times in seconds."""
@@ -32,8 +36,7 @@ class Settings:
     """Confidence from which a speed model is no longer learning: about three measured sizes with little noise."""
     typical_seconds: float = 600.0
     """Time left of a job of which nothing at all is known, for the order of the queue only."""
-    convergence_points: int = 12
-    """Losses needed before a job is called converged: fewer fit any curve."""
+    convergence_points: int = CONVERGENCE_POINTS
 
     # --- allocating
     objective: Objective = MEAN_JCT

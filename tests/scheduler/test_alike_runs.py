@@ -173,6 +173,27 @@ def test_a_deadline_that_its_highest_speed_would_meet_is_not_given_up() -> None:
         assert (found.note is not None and "by runs like it" in found.note) == is_given_up
 
 
+@pytest.mark.parametrize(("n_losses", "apart"), [(15, 40.0), (60, 10.0)], ids=["fast", "slow"])
+def test_a_fast_run_that_was_ended_late_tells_others_where_its_rule_held(n_losses: int, apart: float) -> None:
+    """Its rule was judged from its twelfth loss on: with other arguments a run may be slower, and end sooner."""
+    steps = tuple(apart * (1 + n) for n in range(n_losses))
+    rule = ConvergenceRule(loss_decrease=0.01)
+    losses = tuple(0.5 + 1.0 / (1.0 + 0.2 * step) for step in steps)
+    whole = replace(ended("fast", 60.0, ("delay=0",)), loss_steps=steps, losses=losses, rule=rule, total_steps=600)
+
+    def told(*arguments: str) -> float:
+        new = job(whole)
+        found = steps_of_alike_runs(replace(new, spec=replace(new.spec, arguments=arguments)), 10.0)
+        assert found is not None
+        return found.mean
+
+    assert told("delay=0") == pytest.approx(600.0), "it is as fast, and ends as late"
+    if n_losses == 15:
+        assert told("delay=1") < 300.0
+    else:
+        assert told("delay=1") == pytest.approx(600.0)
+
+
 def silent(name: str, seconds: float, arguments: tuple[str, ...] = ("--seed", "1"), workers: int = 1) -> EndedJob:
     run = SilentRun(workers, 0, seconds)
     return EndedJob(name, "t", "default", None, arguments=arguments, device="CPU core", silent=run)

@@ -15,7 +15,7 @@ from optimus_models.loss.curve import LossCurve
 from optimus_scheduler.forecast.censoring import Length, is_whole, quantiles, weighed
 from optimus_scheduler.forecast.cold_start import device_name
 from optimus_scheduler.forecast.end import may_end_by_curve
-from optimus_scheduler.forecast.precedents import with_belief
+from optimus_scheduler.forecast.precedents import epochs_for, with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job, MetricTarget
 
@@ -83,7 +83,9 @@ def _steps_under(job: Job, ended: EndedJob) -> _Told | None:
     well that came to its loss, to the same figure, or to another decrease of the loss. A limit tells nothing of these.
     """
     rule, theirs = job.spec.convergence, ended.rule
-    whole = ended.loss_steps[-1] if ended.loss_steps and ended.steps_per_epoch else float(ended.total_steps)
+    whole, epochs = float(ended.total_steps), epochs_for(job.spec.arguments, ended)
+    if ended.loss_steps and ended.steps_per_epoch:
+        whole = ended.loss_steps[-1] if epochs == ended.n_epochs else epochs * ended.steps_per_epoch
     if theirs is None or theirs == rule or not may_end_by_curve(job):
         return _Told(whole, is_whole(ended, rule))
     if len(job.losses) >= LEAST_POINTS:

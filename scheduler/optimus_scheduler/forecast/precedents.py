@@ -28,6 +28,7 @@ from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.censoring import ended_by, is_whole
 from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job
+from optimus_scheduler.settings import CONVERGENCE_POINTS
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
@@ -66,18 +67,18 @@ class End(NamedTuple):
     """Of its logarithm, because it asked for another decrease."""
 
 
-def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
-    """Where each of these jobs of one task would have ended under this rule, by id.
+def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tuple[str, ...] = ()) -> dict[str, End]:
+    """Where each of these jobs of one task would have ended under this rule and with these arguments, by id.
 
     Without those that had another kind of rule, or that a limit of epochs ended before their loss did.
     """
     decrease = rule.loss_decrease
-    found = {one.id: End(one.n_epochs) for one in ended if one.rule == rule and one.n_epochs}
+    found = {one.id: End(epochs_for(arguments, one)) for one in ended if one.rule == rule and one.n_epochs}
     alike = [(one, one.rule.loss_decrease) for one in ended if one.n_epochs and one.rule and _is_alike(one, rule)]
     if decrease is None or not any(one.id not in found for one, _ in alike):
         return found
     ratios = np.log([(theirs or decrease) / decrease for _, theirs in alike])
-    epochs = np.log([one.n_epochs for one, _ in alike])
+    epochs = np.log([epochs_for(arguments, one) for one, _ in alike])
     around = ratios - ratios.mean()
     believed, spread = _believed_power([one for one, _ in alike], ratios, rule)
     weight = float(around @ around) + (_RESIDUAL / spread) ** 2
@@ -85,9 +86,26 @@ def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, En
     power = min(power, max(believed, 0.0))
     least = 1.0 + max(rule.patience_epochs, 1)
     for (one, _), ratio in zip(alike, ratios.tolist(), strict=True):
-        moved = max(one.n_epochs * math.exp(-power * ratio), min(one.n_epochs, least))
+        held = epochs_for(arguments, one)
+        moved = max(held * math.exp(-power * ratio), min(held, least))
         found.setdefault(one.id, End(moved, abs(ratio) * _RESIDUAL / math.sqrt(weight)))
     return found
+
+
+def epochs_for(arguments: tuple[str, ...], ended: EndedJob) -> float:
+    """The epochs after which the rule of a run would have ended it with these arguments: those that it made.
+
+    A rule about the decrease of the loss is judged from a number of losses on (`CONVERGENCE_POINTS`), which a fast run
+    comes to many epochs after its rule held. One with other arguments may be slower. So of a run that was ended soon
+    after these losses, and by whose fitted losses the rule held before, it is where it did.
+    """
+    n_losses, epoch = len(ended.losses), ended.steps_per_epoch
+    is_soon = CONVERGENCE_POINTS <= n_losses < 2 * CONVERGENCE_POINTS
+    if ended.arguments == arguments or not epoch or not is_soon or "loss_decrease" not in ended_by(ended):
+        return ended.n_epochs
+    fitted = _fitted_end(ended.loss_steps, ended.losses, epoch, ended.n_epochs, ended.rule)
+    judged_from = ended.loss_steps[CONVERGENCE_POINTS - 1] / epoch
+    return fitted if fitted is not None and fitted < judged_from else ended.n_epochs
 
 
 def _believed_power(ended: Sequence[EndedJob], ratios: FloatArray, rule: ConvergenceRule) -> tuple[float, float]:
@@ -127,16 +145,26 @@ def _moved_by_curve(
     rule: ConvergenceRule,
 ) -> _Moved | None:
     """What the losses of a run that `asked` for one rule tell of its end under `rule`; None where they tell nothing."""
-    if len(losses) < LEAST_POINTS or asked is None:
-        return None
-    curve, most = LossCurve.fit(steps, losses), min(math.ceil(HORIZON * n_epochs), _MOST_EPOCHS)
-    before, after = (
-        fitted_end_epoch(curve, Rule(each.loss_decrease, each.relative, each.patience_epochs), steps_per_epoch, most)
-        for each in (asked, rule)
-    )
+    before, after = (_fitted_end(steps, losses, steps_per_epoch, n_epochs, each) for each in (asked, rule))
     if not before or not after:
         return None
     return _Moved(math.log(after / before), math.hypot(math.log(before / n_epochs), 1.0 / before))
+
+
+@lru_cache(maxsize=1024)
+def _fitted_end(
+    steps: tuple[float, ...],
+    losses: tuple[float, ...],
+    steps_per_epoch: float,
+    n_epochs: float,
+    rule: ConvergenceRule | None,
+) -> int | None:
+    """The epoch in which the fitted losses of a run of `n_epochs` hold a rule about their decrease; None: in none."""
+    if len(losses) < LEAST_POINTS or rule is None:
+        return None
+    curve, most = LossCurve.fit(steps, losses), min(math.ceil(HORIZON * n_epochs), _MOST_EPOCHS)
+    decrease = Rule(rule.loss_decrease, rule.relative, rule.patience_epochs)
+    return fitted_end_epoch(curve, decrease, steps_per_epoch, most)
 
 
 def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
@@ -177,7 +205,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch or name is None:
         return own
     rule, mine = job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project]
-    ends = ends_under(rule, mine) | _with_other_limits(rule, mine)
+    ends = ends_under(rule, mine, job.spec.arguments) | _with_other_limits(rule, mine)
     if not ends:
         return own
     logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]

@@ -30,8 +30,8 @@ _MOST_JUMPS = 4 * MAX_TASKS
 MAX_RUNS = 1024
 """Runs of ended jobs remembered, those last asked for: one more ended job changes the prior by one of 16 runs."""
 
-_PriorKey = tuple[tuple[str, ...], float, str, ConvergenceRule]
-"""Ids of the ended jobs; steps per epoch, project and rule of the active one."""
+_PriorKey = tuple[tuple[str, ...], float, str, ConvergenceRule, tuple[str, ...]]
+"""Ids of the ended jobs; steps per epoch, project, rule and arguments of the active one."""
 _RunKey = tuple[str, float, bool, End | None]
 """Id of the ended job; steps per epoch of the active one, whether it is of the same project, and where its rule would
 have ended the ended one."""
@@ -139,11 +139,12 @@ class LossPriors:
         """What the ended jobs `job.similar` say of its losses; None when that is nothing (see `has_prior`)."""
         if not job.steps_per_epoch or not has_prior(job):
             return None
-        key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project, job.spec.convergence
+        spec, ids = job.spec, tuple(ended.id for ended in job.similar)
+        key = ids, job.steps_per_epoch, spec.project, spec.convergence, spec.arguments
         prior = self._priors.pop(key, None)
         if prior is None:
-            ends = ends_under(job.spec.convergence, job.similar)
-            project, epoch = job.spec.project, job.steps_per_epoch
+            ends = ends_under(spec.convergence, job.similar, spec.arguments)
+            project, epoch = spec.project, job.steps_per_epoch
             prior = Prior.of(self._run(ended, epoch, project, ends.get(ended.id)) for ended in job.similar)
         self._priors[key] = prior
         if len(self._priors) > MAX_PRIORS:
