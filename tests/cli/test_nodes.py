@@ -57,4 +57,6 @@ def test_a_drain_that_loses_steps_asks_first(scripted: ScriptedService, optimus:
     assert refused.exit_code == 1, "as where a pause is refused"
     assert f"Drain node-1? Not known to go on from a checkpoint: a loses {lost}." in refused.stderr
     assert "Nothing was drained" in refused.stderr
+    (asked,) = (request for request in scripted.requests if request.path == "/v1/jobs")
+    assert asked.query["state"] != "running", "one that starts has worked, too, before its first step is told"
     assert optimus("node", "drain", "node-1", "--yes", "--url", scripted.url).exit_code == 0

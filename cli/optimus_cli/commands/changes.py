@@ -203,7 +203,8 @@ def delete(
 
 
 def lost_by_stops(client: Client, tasks: Collection[str]) -> str:
-    """`ID loses 86 steps (3 min 05 s of work)` of each running job with a worker among these tasks; may be empty."""
-    running = client.jobs({"state": "running"}, None) if tasks else iter(())
-    there = (job for job in running if any(task.startswith(f"{job['id']}-worker-") for task in tasks))
+    """`ID loses 86 steps (3 min 05 s of work)` of each job with a worker among these tasks; may be empty."""
+    # Those that start have processes already, which may have worked for longer than their first step takes.
+    active = client.jobs({"state": ["queued", "running", "paused"]}, None) if tasks else iter(())
+    there = (job for job in active if any(task.startswith(f"{job['id']}-worker-") for task in tasks))
     return "; ".join(f"{job['id']} loses {lost}" for job in there if (lost := job.get("lost_by_a_stop")))
