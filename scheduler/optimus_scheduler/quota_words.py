@@ -22,7 +22,7 @@ USED_UP = "Its project may not borrow, and its other jobs leave too little for i
 """In the words about a job that waits for the end of one of its own project."""
 IN_ITS_QUOTA = "better use of the room in its quota"
 """In the words (`explain`) about a job of a project whose jobs are given more than their minima."""
-SHRUNK = "because the quotas of all projects together exceed the cluster"
+SHRUNK = "because the quotas of all projects together exceed what the open nodes have"
 
 
 def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], snapshot: Snapshot) -> dict[str, Grant]:

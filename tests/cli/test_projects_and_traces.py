@@ -88,7 +88,8 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
 
 
 def test_a_guarantee_that_is_less_than_the_quota_is_told_so(service: ScriptedService, optimus: Optimus) -> None:
-    less = "its quota of 1 core comes to 0.57 cores now, because the quotas of all projects together exceed the cluster"
+    why = "because the quotas of all projects together exceed what the open nodes have"
+    less = f"its quota of 1 core comes to 0.57 cores now, {why}"
     shrunk = {**VISION, "shrunk": less}
     for arguments, answer in ((("show", "vision"), shrunk), (("list",), {"projects": [VISION, shrunk]})):
         assert "comes to" not in optimus("project", *arguments).stdout

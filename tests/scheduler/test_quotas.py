@@ -116,7 +116,7 @@ def the_message(world: Snapshot, job_id: str) -> str:
 
 
 BEYOND = "That is more than its project may hold: it may not borrow, and"
-SHRINKS = "because the quotas of all projects together exceed the cluster"
+SHRINKS = "because the quotas of all projects together exceed what the open nodes have"
 
 
 @pytest.mark.parametrize(

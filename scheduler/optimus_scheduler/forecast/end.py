@@ -245,12 +245,9 @@ def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
     return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
 
 
-def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
-    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
-
-    One of an earlier release knows those with which it began: it trains on until it is told.
-    """
-    holds = has_converged(
+def _holds_now(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
+    """The part of the rule that holds now; None: none does."""
+    return has_converged(
         fitted.curve,
         rule,
         steps_per_epoch=job.steps_per_epoch,
@@ -260,6 +257,14 @@ def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Sett
         metric=fitted.metric,
         least_points=settings.convergence_points,
     )
+
+
+def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
+
+    One of an earlier release knows those with which it began: it trains on until it is told.
+    """
+    holds = _holds_now(job, rule, fitted, use, settings)
     if job.state is JobState.PAUSED and holds in _BY_CURVE:
         return None  # after an error it goes on from a checkpoint, and makes the steps anew that the rule would count
     return None if holds in _ENFORCED_BY_COORDINATOR and not _is_far_beyond_its_limit(job) else holds
@@ -269,18 +274,7 @@ def _yet_to_hold(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Setti
     """The rule of a job outside the cluster, which nothing ends, without what holds already: that says nothing of its
     end any more. Its limits of steps stay; one that it has passed is not in its specification."""
     rest = replace(rule, max_steps=None, max_epochs=None)
-    while (
-        holds := has_converged(
-            fitted.curve,
-            rest,
-            steps_per_epoch=job.steps_per_epoch,
-            now_step=job.step,
-            elapsed_seconds=use.elapsed_seconds,
-            spent=use.spent if use.has_price else 0.0,
-            metric=fitted.metric,
-            least_points=settings.convergence_points,
-        )
-    ) is not None:
+    while (holds := _holds_now(job, rest, fitted, use, settings)) is not None:
         held: dict[str, Any] = {holds: None}
         rest = replace(rest, **held)
     return replace(rest, max_steps=rule.max_steps, max_epochs=rule.max_epochs)

@@ -71,7 +71,7 @@ def test_a_project_is_told_that_others_shrink_its_share_or_its_amounts(api: Api)
     put(api, "vision", **HALF)
     assert put(api, "text", cpu=CORES / 2)["shrunk"] is None
     text = put(api, "text", cpu=1.5 * CORES)
-    why = "because the quotas of all projects together exceed the cluster"
+    why = "because the quotas of all projects together exceed what the open nodes have"
     assert text["shrunk"] == f"its quota of {1.5 * CORES:g} cores comes to {0.75 * CORES:g} cores now, {why}"
     share = api.get("/v1/projects/vision").json()
     assert share["shrunk"] == f"its quota of 50 % of the cluster comes to {0.25 * CORES:g} cores now, {why}"
