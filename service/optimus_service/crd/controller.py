@@ -174,6 +174,10 @@ class TrainingJobController:
         if found.status.get("observedGeneration") == found.generation and found.status.get("reason") == NOT_CHANGED:
             return
         message, data = f"Its object {found.name}: {status['message']}.", {"generation": found.generation}
+        # The objects seen may be older than the status that the last pass wrote.
+        told = self._services.repository.events.of_type(NOT_CHANGED, [job.id])
+        if any(event.data == data for event in told):
+            return
         self._services.repository.events.add(job.id, NOT_CHANGED, message, data, self._services.clock())
 
     def _invalid(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kubernetes import client
 from tests.contract.accepted import FILES, OBJECT, STORED, says
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
-from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
+from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 
 from optimus_scheduler.model import JobState
 from optimus_service.api.access.callers import LOCAL
@@ -158,6 +158,20 @@ def test_what_one_task_holds_cannot_be_edited(door: Door) -> None:
         door.controller.sync()
     events = [event for event in door.repository.events.page(only_job(door).id).items if event.type == "NotChanged"]
     assert [event.data for event in events] == [{"generation": 2}]  # told once
+
+
+def test_it_is_told_once_by_objects_that_are_seen_late(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    door.apply()
+    door.wait_for_status(state="queued")
+    door.apply(workers={**EXAMPLE["spec"]["workers"], "resources": {"cpu": 2.5}})
+    edited = wait_for(
+        "the edit is seen", lambda: [each for each in door.controller._objects.values() if each.generation == 2]
+    )
+    monkeypatch.setattr(door.controller._objects, "values", lambda: edited)  # no status that is written is seen
+    for _ in range(3):
+        door.controller.sync()
+    events = door.repository.events.of_type("NotChanged", [only_job(door).id])
+    assert [event.data for event in events] == [{"generation": 2}]
 
 
 def test_an_edit_that_the_cluster_could_never_hold_is_refused(door: Door) -> None:
