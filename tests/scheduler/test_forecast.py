@@ -161,6 +161,23 @@ def test_the_rule_fires_in_the_end(rule: ConvergenceRule) -> None:
 
 
 @pytest.mark.parametrize("rule", [DECREASE, TARGET])
+@pytest.mark.parametrize("n_losses", [5, 8, 11])
+def test_a_fast_job_is_not_expected_to_end_before_its_losses_are_enough_to_judge_by(
+    rule: ConvergenceRule, n_losses: int
+) -> None:
+    apart = 10 * EPOCH
+    steps = tuple(apart * n for n in range(1, n_losses + 1))
+    fast = replace(trained(1, rule), step=int(steps[-1]), loss_steps=steps, losses=curve(steps))
+    believed = predict(fast).forecast
+    assert not believed.converged
+    assert believed.total_steps is not None
+    assert believed.total_steps.low >= 12 * apart
+    enough = tuple(apart * n for n in range(1, 13))
+    judged = replace(fast, step=int(enough[-1]), loss_steps=enough, losses=curve(enough))
+    assert predict(judged).forecast.converged
+
+
+@pytest.mark.parametrize("rule", [DECREASE, TARGET])
 def test_the_rule_of_a_job_without_tasks_is_looked_at_when_it_goes_on(rule: ConvergenceRule) -> None:
     """It goes on from a checkpoint, of which nobody knows the step: what it has learned may be thrown away."""
     job = trained(2 * true_end(0.02) / EPOCH, rule, noise=0.03)

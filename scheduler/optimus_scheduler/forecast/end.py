@@ -60,6 +60,7 @@ class End(NamedTuple):
             whole = _yet_to_hold(job, whole, fitted, use, settings)
         holds = None if job.spec.tracked else _converged_by(job, whole, fitted, use, settings)
         prediction = None if has_made_all(job) else _predict_total(job, whole, epoch, fitted, use)
+        prediction = _not_before_it_is_judged(job, prediction, settings)
         remaining, by_steps = _remaining_steps(job, prediction, limit)
         is_here = holds is not None or job.directive is Directive.FINISH
         if is_here:
@@ -130,6 +131,7 @@ def _what_ends(
 
 
 _OF_TIME = ("max_seconds", "max_cost")
+_JUDGED_BY_LOSSES = ("target_loss", "loss_decrease")
 _BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 
 
@@ -173,6 +175,19 @@ def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, us
     )
     by_precedents = with_precedents(job, epoch, with_uneven_epochs(job, own, fitted.lengths))
     return with_early_ends(job, with_same_runs(job, epoch, by_precedents))
+
+
+def _not_before_it_is_judged(job: Job, end: Prediction | None, settings: Settings) -> Prediction | None:
+    """An end by the loss, not before the step at which there are enough losses to judge by (`has_converged`).
+
+    They go on coming as far apart as those that there are: a fast job makes many epochs between two.
+    """
+    n_losses = len(job.losses)
+    if end is None or end.rule not in _JUDGED_BY_LOSSES or not 2 <= n_losses < settings.convergence_points:
+        return end
+    apart = (job.loss_steps[-1] - job.loss_steps[0]) / (n_losses - 1)
+    soonest = job.loss_steps[-1] + (settings.convergence_points - n_losses) * apart
+    return end._replace(mean=max(end.mean, soonest), low=max(end.low, soonest), high=max(end.high, soonest))
 
 
 def epoch_steps(job: Job) -> float | None:
