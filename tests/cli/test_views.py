@@ -96,6 +96,19 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (None, "nothing so far: no step was told"),
+        ("(nothing so far)", "nothing: it has printed nothing so far"),
+    ],
+)
+def test_what_a_script_that_just_began_prints_is_not_judged_before_it_is_known(line: str | None, said: str) -> None:
+    profile = builders.job()["profile"] | {"learned_from": None, "unread_line": line}
+    job = builders.job(spec=builders.job()["spec"] | {"command": ["python", "a.py"]}, profile=profile, step=0)
+    assert said in shown(render_job.job_description(job, [], [], NOW), width=120)
+
+
+@pytest.mark.parametrize(
     ("command", "gpus", "said"),
     [
         (["torchrun", "--nproc-per-node", "2", "train.py"], 0, "2 in each worker"),
@@ -480,10 +493,10 @@ def test_a_job_that_hung_and_waits_is_told_to_wait_and_what_it_did() -> None:
 
 
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
-    spec = {"command": ["torchrun", "train.py"]}
-    job = builders.job(state="running", step=0, profile=None, spec=spec)
-    said = " ".join(shown(render_job.job_description(job, [], [], NOW)).split())
-    assert "no step was recognised" in said
+    profile = builders.job()["profile"] | {"learned_from": None, "unread_line": "acc 0.4"}
+    job = builders.job(state="running", step=0, profile=profile, spec={"command": ["torchrun", "train.py"]})
+    assert "no step was recognised" in shown(render_job.job_description(job, [], [], NOW), width=120)
+    assert "no step was recognised" not in shown(render_job.job_description(job | {"profile": None}, [], [], NOW))
     assert "no step was recognised" not in shown(render_job.job_description(job | {"step": 5}, [], [], NOW))
 
 

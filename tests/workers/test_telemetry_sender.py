@@ -106,6 +106,12 @@ def test_a_task_whose_job_is_over_does_not_stay_for_a_membership_that_nobody_rep
     assert not service.samples
 
 
+def test_short_steps_arrive_by_themselves_when_none_follows(service: Service, telemetry: Telemetry) -> None:
+    """As of a worker that hangs: where it does, its last steps say."""
+    telemetry.record(record(1, seconds=0.01))
+    service.wait_until(lambda: [sample.step for sample in service.samples] == [1])
+
+
 def test_flush_of_nothing_is_done_at_once(telemetry: Telemetry, service: Service) -> None:
     assert telemetry.flush(0.0)
     assert service.attempts == 0

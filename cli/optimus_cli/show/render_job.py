@@ -83,8 +83,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Learned from", learned_from(profile, spec)))
     elif spec.get("command") and job["state"] == "running" and not job["step"]:
         line = None if profile is None else profile.get("unread_line")
-        lacks = "it has printed nothing so far" if line == PRINTS_NOTHING else NO_STEP
-        facts.append(("Learned from", f"nothing: {lacks}"))
+        facts.append(("Learned from", f"nothing{_lacks(line)}"))
         if line is not None and line != PRINTS_NOTHING:
             facts.append(("It prints", line))
         if profile is not None and (pattern := profile.get("suggested_pattern")) is not None:
@@ -96,6 +95,13 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
+
+
+def _lacks(line: str | None) -> str:
+    """Why nothing was learned of a script that runs; `line`: one that it printed, None before the service was told."""
+    if line is None:
+        return " so far: no step was told"
+    return ": it has printed nothing so far" if line == PRINTS_NOTHING else f": {NO_STEP}"
 
 
 def speed(job: Job) -> str:

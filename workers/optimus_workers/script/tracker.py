@@ -179,7 +179,6 @@ class Tracker:
             self._files_at = now
             self._read_files()
             self._record(self._progress.settle_if_silent(time.time()))
-            self._telemetry.put_open()
         if self._closing.is_set():
             self._record(self._progress.settle())
         if self._process is not None and not self._closing.is_set():

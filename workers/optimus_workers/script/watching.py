@@ -54,7 +54,6 @@ class Watching(Ending):
                 readings = run.printed.newest(time.time())
             self._learn(readings)
             self._look_at_silence(run)
-            self._telemetry.put_open()
             if run.order.rank == 0:
                 self._report_learned(run)
         if self._stopping is not None:

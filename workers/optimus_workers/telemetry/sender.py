@@ -28,6 +28,9 @@ TRY_SECONDS = 1.0
 SAMPLE_SECONDS = 0.25
 """Steps are gathered for at least this long: short steps would otherwise cost more to report than to compute."""
 
+OPEN_SECONDS = 1.0
+"""Steps after which none came for so long are sent as they are: the next one may never come."""
+
 _SUMMED = (
     "n_steps",
     "n_examples",
@@ -63,6 +66,11 @@ class Aggregator:
         if step.metrics is not None or sum(each.seconds for each in self._open) >= self._sample_seconds:
             complete += self.take()
         return complete
+
+    @property
+    def is_open(self) -> bool:
+        """Whether steps were taken in that no sample has yet."""
+        return bool(self._open)
 
     def take(self) -> list[Sample]:
         """Close the open sample, if any, however short it is."""
@@ -244,6 +252,8 @@ class Telemetry:
         self._clock = clock
         self._aggregator = aggregator or Aggregator()
         self._outbox = outbox or Outbox()
+        self._newest_at = 0.0
+        """When the newest step came."""
         self._closed = False
         self._away = False
         self._unknown = False
@@ -262,16 +272,14 @@ class Telemetry:
     def record(self, step: Sample) -> None:
         """Take in one step. Does not wait for the network; after `close` steps are ignored."""
         with self._changed:
-            samples = [] if self._closed else self._aggregator.add(step)
-            if samples:
-                self._outbox.put(samples)
+            if self._closed:
+                return
+            was_open = self._aggregator.is_open
+            samples = self._aggregator.add(step)
+            self._newest_at = self._clock()
+            self._outbox.put(samples)
+            if samples or not was_open:
                 self._changed.notify_all()
-
-    def put_open(self) -> None:
-        """Send the unfinished sample with the next post: the next step may be long in coming."""
-        with self._changed:
-            self._outbox.put(self._aggregator.take())
-            self._changed.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Send what is there, the unfinished sample too; whether all of it arrived (or was refused) in time."""
@@ -310,10 +318,15 @@ class Telemetry:
         """Wait until a batch is due; None when closed."""
         with self._changed:
             while not self._closed:
-                pause = self._outbox.seconds_until_due(self._clock())
+                now = self._clock()
+                open_for = self._newest_at + OPEN_SECONDS - now if self._aggregator.is_open else None
+                if open_for is not None and open_for <= 0.0:
+                    self._outbox.put(self._aggregator.take())
+                    continue
+                pause = self._outbox.seconds_until_due(now)
                 if pause == 0.0:
                     return self._outbox.take()
-                self._changed.wait(pause)
+                self._changed.wait(min((each for each in (pause, open_for) if each is not None), default=None))
             return None
 
     def _send(self, batch: list[Sample]) -> None:
