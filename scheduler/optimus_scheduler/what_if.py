@@ -13,6 +13,7 @@ from functools import partial
 from itertools import combinations, groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import (
@@ -121,6 +122,18 @@ class Advice:
     """Where no change helps: whom it comes after. None: one does, or the ends of all others do not help either."""
 
 
+class ToldOfEnds(NamedTuple):
+    """What a job is told of the ends of others, by id."""
+
+    awaited: Sequence[str] = ()
+    """Those that it is told to wait for, the likeliest first."""
+    started_by: Mapping[str, Collection[str]] = MappingProxyType({})
+    """Jobs before it that are told to start with the end of another, by that one."""
+
+
+NOTHING_TOLD = ToldOfEnds()
+
+
 def what_gives_more(
     snapshot: Snapshot,
     job_id: str,
@@ -129,13 +142,13 @@ def what_gives_more(
     *,
     only_named: bool = False,
     waits: bool = False,
-    awaited: Sequence[str] = (),
+    told: ToldOfEnds = NOTHING_TOLD,
 ) -> Advice:
     """What would give the job more than it gets in this round.
 
     `names`: what jobs are called in the words, by id. `only_named`: no other job is told of, nor quotas of other
     projects, since whoever reads it may not know of them. `waits`: the job was last told to wait, so that a round as it
-    would be now may already give it more. `awaited`: jobs whose ends it is told to wait for: these are tried first.
+    would be now may already give it more. `told`: ends that it is told to wait for are tried first.
 
     No changes when none of those that are tried helps, and for a job that does not compete for anything. Of a job that
     no node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more,
@@ -149,7 +162,7 @@ def what_gives_more(
         return Advice(())
     if waits and not decision.allocation.is_empty:
         return Advice((NEXT_ROUND,))
-    tries = _Tries(planner, names, awaited, only_named)
+    tries = _Tries(planner, names, told, only_named)
     job = next(job for job in snapshot.jobs if job.id == job_id)
     loses = is_more(job.allocation, decision.allocation)
     settled = snapshot if loses else settled_for_others(snapshot, planned, job_id)
@@ -182,7 +195,7 @@ class _Tries:
 
     planner: Planner
     names: Mapping[str, str]
-    awaited: Sequence[str]
+    told: ToldOfEnds
     only_named: bool
 
     def helpful(
@@ -192,7 +205,7 @@ class _Tries:
         without them."""
         job_id, found, names = decision.job_id, dict[str, str](), self.names
         having = {job.id for job in snapshot.jobs if not job.allocation.is_empty}  # others would only wait on
-        for change in changes(snapshot, decision, present, names, self.awaited):
+        for change in changes(snapshot, decision, present, names, self.told.awaited):
             if change.kind in found or (self.only_named and not change.tells_only(names)):
                 continue
             if change.kind == _OTHERS_TOGETHER and not change.jobs.isdisjoint(found):
@@ -200,6 +213,8 @@ class _Tries:
             if change.kind == _QUOTA_BEYOND and found:
                 continue  # nobody is told to ask for more than there is where anything else helps
             planned = _planned(self.planner, change)
+            if self._goes_before_others(change, planned):
+                continue
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
                 others = (having & present.keys()) - {job_id, *change.jobs}
@@ -220,6 +235,12 @@ class _Tries:
                 change, _ = _smallest(change, planned, helps)
                 found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
         return found
+
+    def _goes_before_others(self, change: Change, planned: _Planned) -> bool:
+        """Whether a job that is told to start with the ends of which the change consists does not: an end teaches of
+        the jobs like it what a plan does not know before."""
+        first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs
+        return any(each in planned and planned[each].allocation.is_empty for each in first)
 
     def behind(self, snapshot: Snapshot, decision: Decision, least: int) -> Behind | None:
         """Whose ends give the job of this decision so many tasks at `least`, where nothing else does; None: not even

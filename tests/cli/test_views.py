@@ -95,6 +95,12 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     assert "Retries" not in shown(render_job.job_description(builders.job(), [], [], NOW))
 
 
+def a_script_that_just_began(line: str | None) -> Any:
+    """`line`: what is reported of what it prints."""
+    profile = {"learned_from": None, "unread_line": line, "suggested_pattern": None}
+    return builders.job(state="running", step=0, profile=profile, spec={"command": ["torchrun", "train.py"]})
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -103,9 +109,7 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     ],
 )
 def test_what_a_script_that_just_began_prints_is_not_judged_before_it_is_known(line: str | None, said: str) -> None:
-    profile = builders.job()["profile"] | {"learned_from": None, "unread_line": line}
-    job = builders.job(spec=builders.job()["spec"] | {"command": ["python", "a.py"]}, profile=profile, step=0)
-    assert said in shown(render_job.job_description(job, [], [], NOW), width=120)
+    assert said in shown(render_job.job_description(a_script_that_just_began(line), [], [], NOW), width=120)
 
 
 @pytest.mark.parametrize(
@@ -493,8 +497,7 @@ def test_a_job_that_hung_and_waits_is_told_to_wait_and_what_it_did() -> None:
 
 
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
-    profile = builders.job()["profile"] | {"learned_from": None, "unread_line": "acc 0.4"}
-    job = builders.job(state="running", step=0, profile=profile, spec={"command": ["torchrun", "train.py"]})
+    job = a_script_that_just_began("acc 0.4")
     assert "no step was recognised" in shown(render_job.job_description(job, [], [], NOW), width=120)
     assert "no step was recognised" not in shown(render_job.job_description(job | {"profile": None}, [], [], NOW))
     assert "no step was recognised" not in shown(render_job.job_description(job | {"step": 5}, [], [], NOW))

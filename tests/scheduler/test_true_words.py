@@ -38,7 +38,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Advice, Behind, Change, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import Advice, Behind, Change, ToldOfEnds, kept_on_larger_cluster, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -766,9 +766,30 @@ def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> 
     ]
     waiting = a_job("a", spec=a_spec(maximum=(1, 1)))
     world = a_snapshot(jobs=[*holding, waiting], nodes=a_cluster(8))
-    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS, PRICES), awaited=(awaited,)).changes
+    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS, PRICES), told=ToldOfEnds((awaited,))).changes
     assert told[0] == f"the end of {awaited}"
     assert told.count(told[0]) == 1
+
+
+def test_no_end_is_told_to_help_where_another_job_is_told_to_start_with_it() -> None:
+    """As planned now, `a` would start with the end of `c`, and `b` after it; by the queue it is `b` that does."""
+    holding = a_job("c", has=(1, 1), spec=a_spec(maximum=(1, 1)), measured=ONE)
+    jobs = [
+        a_job(name, spec=a_spec(maximum=(1, 1)), submitted_at=NOW - age) for name, age in (("a", 20.0), ("b", 10.0))
+    ]
+    for cpu, is_told in ((2, False), (4, True)):
+        spare = [a_job("d", has=(1, 1), spec=a_spec(maximum=(1, 1)), measured=ONE)] if cpu == 4 else []
+        world = a_snapshot([holding, *spare, *jobs], a_cluster(cpu))
+
+        def advice(told: ToldOfEnds, of: Snapshot = world) -> tuple[str, ...]:
+            return what_gives_more(of, "a", lambda each: plan(each, OPTIMUS), told=told).changes
+
+        assert "the end of c" in advice(ToldOfEnds())
+        assert "the end of c" not in advice(ToldOfEnds(started_by={"c": {"b"}}))
+        assert ("the end of d" in advice(ToldOfEnds(started_by={"c": {"b"}}))) is is_told
+    room_for_both = a_snapshot([replace(holding, spec=a_spec(worker_cpu=3.0, maximum=(1, 1))), *jobs], a_cluster(4))
+    told = what_gives_more(room_for_both, "a", lambda each: plan(each, OPTIMUS), told=ToldOfEnds((), {"c": {"b"}}))
+    assert "the end of c" in told.changes
 
 
 def test_no_advice_is_about_room_that_the_next_round_gives_to_another_job() -> None:

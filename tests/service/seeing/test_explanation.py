@@ -44,6 +44,7 @@ from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
+from optimus_service.insight.explanations.start_and_end import started_with_ends
 from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
 from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
@@ -1893,6 +1894,33 @@ def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() 
     queue = in_queue([first, waits, other], decisions, 10.0)
     told = explanation_of(replace(case, queue=queue)).sentences
     assert any("said: hangs (hangs) may be in its way" in each for each in told), "first waits for the same"
+
+
+@pytest.mark.parametrize("may_borrow", [True, False])
+def test_where_a_project_may_not_borrow_jobs_of_others_are_not_in_the_way(may_borrow: bool) -> None:
+    waits = a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
+    own, of_others = a_record("own"), replace(a_record("foreign"), project="theirs")
+    times = ExpectedTimesRecord(job_id="waits", at=10.0, valid_until=99.0, start=None, end=None, steps_left=None)
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times, reason="WaitingForQuota")
+    others = {each.id: each for each in (own, of_others)}
+    told = explanation_of(Case(job=waits, decision=decision, now=10.0, others=others, may_borrow=may_borrow)).sentences
+    named = "own (own), foreign (foreign)" if may_borrow else "own (own)"
+    assert any(f"said: {named} may be in its way" in each for each in told), told
+
+
+def test_those_before_a_job_are_known_by_the_ends_that_they_are_told_to_start_with() -> None:
+    jobs = [a_record(each, state=JobState.QUEUED, wanted=NOTHING) for each in ("first", "rarely", "waits", "later")]
+    starts = zip(jobs, (0.9, 0.3, 0.9, 0.9), (20.0, 30.0, 40.0, 50.0), strict=True)
+    decisions = {}
+    for each, part, at in starts:
+        start = Interval(at, at - 5.0, at + 5.0)
+        times = ExpectedTimesRecord(
+            job_id=each.id, at=10.0, valid_until=99.0, start=start, end=None, steps_left=None, at_once={"runs": part}
+        )
+        decisions[each.id] = replace(a_decision(each.id, allocation=NOTHING), expected=times)
+    queue = in_queue(jobs, decisions, 10.0)
+    assert started_with_ends(queue, "waits") == {"runs": {"first"}}
+    assert started_with_ends(queue, "first") == {}
 
 
 def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:

@@ -15,7 +15,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 def advised(world: World, job_id: str) -> str:
     """What the service would answer now."""
     job, decisions = world.repository.jobs.get(job_id), world.repository.rounds.latest_decisions([job_id])
-    advice = preview_of(world).what_gives_more(job_id, dict, only_named=False, awaited=())
+    advice = preview_of(world).what_gives_more(job_id, dict, only_named=False)
     assert advice is not None
     case = Case(
         job=job,

@@ -12,7 +12,7 @@ from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
 from optimus_scheduler.model import Job, JobState, Role, TaskPhase
-from optimus_scheduler.what_if import Advice
+from optimus_scheduler.what_if import Advice, ToldOfEnds
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
@@ -22,7 +22,8 @@ from optimus_service.api.services import CallerDep, HistoriesDep, Services, Serv
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.explanations.queue import in_queue
+from optimus_service.insight.explanations.queue import Queued, in_queue
+from optimus_service.insight.explanations.start_and_end import started_with_ends
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
@@ -66,6 +67,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     now = services.clock()
     seen = histories.job(job, memberships, now)
     still = _still(services, job, active, decisions, now)
+    quotas = [each.quota for each in repository.projects.all()]
     errors, ends = _stops(services, job)
     warnings = _warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships)
     return explanation_of(
@@ -94,7 +96,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             speed=speeds_here(repository, [job], decisions, now).get(job_id),
             silence_at_its_end=_silence_at_its_end(services, job, memberships),
             policy=services.settings.policy,
-            quotas=() if caller.projects is not None else [each.quota for each in repository.projects.all()],
+            quotas=() if caller.projects is not None else quotas,
+            may_borrow=all(each.may_borrow for each in quotas if each.project == job.project),
             turn=_turn(services, job, seen, now),
             errors=errors,
             ends=ends,
@@ -234,18 +237,27 @@ def _gives_more(services: Services, job: JobRecord, caller: Caller) -> Advice | 
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
-    decision = services.repository.rounds.latest_decisions([job.id]).get(job.id) if job.waits else None
-    ends = () if decision is None or decision.expected is None else decision.expected.behind
+    queue = _queue(services) if job.waits else []
+    mine = next((each for each in queue if each.job.id == job.id), None)
+    expected = None if mine is None or mine.decision is None else mine.decision.expected
+    ends = () if expected is None else expected.behind
     awaited = [each.job.id for each in sorted(ends, key=lambda each: -each.part) if each.job is not None]
+    told = ToldOfEnds(awaited[:_MOST_AWAITED], started_with_ends(queue, job.id))
 
     def names() -> dict[str, str]:
         return {each.id: f"{each.name} ({each.id})" for each in services.repository.jobs.active(caller.projects)}
 
     try:
         is_of_some = caller.projects is not None
-        return services.preview.what_gives_more(job.id, names, only_named=is_of_some, awaited=awaited[:_MOST_AWAITED])
+        return services.preview.what_gives_more(job.id, names, only_named=is_of_some, told=told)
     except ClusterUnavailable:
         return None
+
+
+def _queue(services: Services) -> list[Queued]:
+    active = services.repository.jobs.active()
+    decisions = services.repository.rounds.latest_decisions([each.id for each in active if each.waits])
+    return in_queue(active, decisions, services.clock(), services.still_now(), services.settings.policy)
 
 
 def _kept_on_larger_cluster(services: Services, job_id: str) -> str | None:

@@ -68,6 +68,8 @@ class Case:
     """The name of the policy in force."""
     quotas: Sequence[Quota] = ()
     """Of all projects, for a reader who may know of all of them."""
+    may_borrow: bool = True
+    """Whether its project may have more than its quota."""
     turn: Turn | None = None
     """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
     errors: Sequence[float] = ()

@@ -262,6 +262,17 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
     return ""
 
 
+def started_with_ends(queue: Sequence[Queued], job_id: str) -> dict[str, set[str]]:
+    """Those that wait before this job and are told to start with the end of another, by the id of that one."""
+    found: dict[str, set[str]] = {}
+    for each in takewhile(lambda one: one.job.id != job_id, queue):
+        times = None if each.decision is None or each.start is None else each.decision.expected
+        for ended, part in {} if times is None else times.at_once.items():
+            if part > _LIKELY:
+                found.setdefault(ended, set()).add(each.job.id)
+    return found
+
+
 def _is_first(case: Case) -> bool:
     """Whether the queue that everybody is shown has no job before it. Its futures may have one: another in each."""
     return bool(case.queue) and case.queue[0].job.id == case.job.id
@@ -288,11 +299,14 @@ _LIKELY = 0.5
 def _without_end_before(case: Case) -> list[JobRecord]:
     """Jobs that nothing tells the end of: those before it in the queue that are told a start, and those that have
     tasks; where there are none of these, others before it. None that waits and has a lower priority: it may be before
-    it only as its own start is not told at the moment."""
+    it only as its own start is not told at the moment. None of another project where its own may not borrow."""
     before = takewhile(lambda each: each.job.id != case.job.id, case.queue)
-    known = [each for each in before if each.job.id in case.others]
+    is_within = case.decision is not None and case.decision.reason == Reason.WAITING_FOR_QUOTA and not case.may_borrow
+    others = [each for each in case.others.values() if each.project == case.job.project or not is_within]
+    ids = {each.id for each in others}
+    known = [each for each in before if each.job.id in ids]
     starts = {each.job.id: each.start for each in known if each.job.asked.priority >= case.job.asked.priority}
-    trains = (each.id for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
+    trains = (each.id for each in others if not each.wanted.is_empty and not each.is_being_cancelled)
     ends: Ends = {}
 
     def without_end(jobs: Iterable[str]) -> list[JobRecord]:

@@ -38,7 +38,7 @@ from optimus_scheduler.model import (
     TaskPhase,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
-from optimus_scheduler.what_if import Advice, Behind, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import NOTHING_TOLD, Advice, Behind, ToldOfEnds, kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import ClusterState, Observer
@@ -322,11 +322,11 @@ class Preview:
         names: Callable[[], Mapping[str, str]],
         *,
         only_named: bool = False,
-        awaited: Sequence[str] = (),
+        told: ToldOfEnds = NOTHING_TOLD,
     ) -> Advice | None:
         """What would give the job more than the next round does (`what_if`); `names`: those of jobs by id, asked for
-        where something is tried; `only_named`: nothing that tells of other jobs; `awaited`: jobs whose ends it waits
-        for, as it is told.
+        where something is tried; `only_named`: nothing that tells of other jobs; `told`: what it is told
+        of the ends of others.
 
         None when that was not tried, or not all of it and nothing was found: the job is not active any more, or there
         are so many that it would take long, or so many others ask.
@@ -340,7 +340,7 @@ class Preview:
         try:
             with self._turn:
                 snapshot, world = self._observer.look(ClusterState.of(self._cluster), self._clock()), self._foresee()
-                return self._gives_more(world, snapshot, job_id, names(), only_named=only_named, awaited=awaited)
+                return self._gives_more(world, snapshot, job_id, names(), only_named=only_named, told=told)
         finally:
             self._places.release()
 
@@ -374,14 +374,14 @@ class Preview:
         names: Mapping[str, str],
         *,
         only_named: bool,
-        awaited: Sequence[str] = (),
+        told: ToldOfEnds = NOTHING_TOLD,
     ) -> Advice | None:
         job = next((job for job in snapshot.jobs if job.id == job_id), None)
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or job is None:
             return None
         tries = Tries(foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
         waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
-        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, awaited=awaited)
+        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, told=told)
         return None if tries.is_over and not found.changes and found.behind is None else found
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
