@@ -237,6 +237,22 @@ def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) 
     assert left.high == pytest.approx(1.5 * said)
 
 
+def test_the_end_of_a_job_that_has_overtaken_what_was_foreseen_goes_by_its_speed() -> None:
+    """Half a step was left then and 40 may be now: the 5 s that it might have taken are not 80 times as many."""
+    end, size = Interval(NOW + 0.3, NOW + 0.1, NOW + 5.0), Allocation(2, 1)
+    foreseen = ExpectedTimesRecord(job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=0.5)
+    said: dict[str, Any] = {"total_steps": total(40.5, 40.1, 60.0), "remaining_steps": total(0.5, 0.1, 20.0)}
+    said |= {"rule": "loss_decrease", "seconds_per_step": total(0.5, 0.49, 0.51), "steps_per_second": 2.0}
+    made = replace(decision(**said), expected=foreseen, previous=size)
+    found = progress_of(job(step=50, running=size, started_at=0.0), made, NOW + 5.0)
+    left, steps = found.remaining_seconds, found.remaining_steps
+    assert left is not None
+    assert steps is not None
+    assert steps.mean > 1.0
+    for seconds, n_steps in ((left.low, steps.low), (left.mean, steps.mean), (left.high, steps.high)):
+        assert seconds == pytest.approx(0.5 * (n_steps or 0.0), rel=0.1)
+
+
 @pytest.mark.parametrize(("later", "left"), [(0.0, 30.0), (10.0, 20.0), (20.0, 10.0), (35.0, 10.0)])
 def test_an_expected_end_moves_with_the_clock_between_two_reports(later: float, left: float) -> None:
     """A script tells each 40th step, which takes 20 s; later than that nobody knows whether it goes on."""
