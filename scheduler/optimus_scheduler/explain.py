@@ -143,8 +143,7 @@ def _worded(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, ba
         outlook = outlook._replace(job=replace(outlook.job, paused_by=by))
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
-        what = "Paused" if outlook.has_tasks else "Waits"
-        message = f"{what}: {placed.reason} ({size_words(outlook.minimum)})."
+        message = f"{_stops(outlook)} {placed.reason} ({size_words(outlook.minimum)})."
     if batch is not None and not grant.allocation.is_empty:
         message = f"{message} {_batch(outlook, batch)}"
     if grant.goes_first:
@@ -341,14 +340,26 @@ def _was_measured(outlook: Outlook, size: Allocation) -> bool:
 
 
 def _waiting(outlook: Outlook, grant: Grant) -> str:
-    least, by = size_words(outlook.minimum), outlook.job.paused_by
-    paused = "Paused" if by is None else f"Paused by {by}"
+    least = size_words(outlook.minimum)
     if grant.grown:
-        what = f"{paused}:" if outlook.has_tasks else _waits(outlook)
+        what = _stops(outlook, outlook.job.paused_by) if outlook.has_tasks else _waits(outlook)
         return f"{what} {BETTER_USED} that {least} would need."
     if outlook.has_tasks:
-        return f"{paused}: the cluster has no room left for {least} beside jobs that train or go first."
+        paused = _stops(outlook, outlook.job.paused_by)
+        return f"{paused} the cluster has no room left for {least} beside jobs that train or go first."
     return f"{_waits(outlook)} there is no room for {least} beside jobs that train or go first."
+
+
+def _stops(outlook: Outlook, by: str | None = None) -> str:
+    """What a sentence begins with on a job that gets nothing, and may have tasks until now. `by`: who takes them.
+
+    One that has not trained does not pause: it waits on.
+    """
+    if not outlook.has_tasks or (outlook.job.started_at is None and by is None):
+        return "Waits:"
+    if outlook.job.started_at is None:
+        return f"Its tasks are taken by {by}, before it began:"
+    return "Paused:" if by is None else f"Paused by {by}:"
 
 
 def _waits(outlook: Outlook) -> str:
@@ -370,13 +381,13 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
         if grant.allocation == outlook.present:
             return f"Keeps {size_words(grant.allocation)}: {lacks}."
         return f"{_change(outlook, grant)}: {lacks}."
-    return f"Waits: no node that may be used can host {size_words(outlook.minimum)}, even when it is empty."
+    return f"{_stops(outlook)} no node that may be used can host {size_words(outlook.minimum)}, even when it is empty."
 
 
 def _waiting_for_quota(outlook: Outlook, grant: Grant) -> str:
     least, by, project = size_words(outlook.minimum), outlook.job.paused_by, outlook.job.spec.project
     is_told = by is None or by == QUOTAS  # the sentence itself names these
-    what = _waits(outlook) if not outlook.has_tasks else "Paused:" if is_told else f"Paused by {by}:"
+    what = _stops(outlook, None if is_told else by) if outlook.has_tasks else _waits(outlook)
     if grant.grown:
         others = f"job{'s' * (len(grant.grown) > 1)} {' and '.join(grant.grown[:_NAMED])}"
         others += f" and {more} more" if (more := len(grant.grown) - _NAMED) > 0 else ""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from optimus_scheduler.allocate.allocate import allocate, request_for
 from optimus_scheduler.allocate.policy import Grant, PatientPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Reason, Snapshot
+from optimus_scheduler.model import Nodes, Reason, Snapshot
 from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.place import Placements, Placer
-from optimus_scheduler.place.requests import CurrentNodes, Placed, Unplaced
+from optimus_scheduler.place.requests import CurrentNodes, Placed, Request, Unplaced
 from optimus_scheduler.settings import Settings
 
 _MOST_PASSED_OVER = 4
@@ -90,8 +90,22 @@ def _place(asked: Asked, grants: Mapping[str, Grant], moves: Moves) -> Placement
             requests.append(known[3])  # as `request_for` does, without a call
         else:
             requests.append(request_for(one, size, here, policy))
-    in_order = policy.places_in_order
-    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
+    in_order, nodes = policy.places_in_order, snapshot.nodes
+    found = placer.place(requests, nodes, policy.spread, smallest_first=not in_order, moves=moves)
+    closed = Nodes.of(nodes).closed_names
+    stuck = [each for each in requests if closed and _left(each, closed) and isinstance(found[each.job_id], Unplaced)]
+    if not stuck:
+        return found
+    # Placed anew these would have tasks nowhere: they stay on the closed nodes, with as many as that leaves them.
+    stay = {each.job_id: each._replace(current=each.before, before={}) for each in stuck}
+    moves.made.clear()
+    requests = [stay.get(each.job_id, each) for each in requests]
+    return placer.place(requests, nodes, policy.spread, smallest_first=not in_order, moves=moves)
+
+
+def _left(request: Request, closed: Collection[str]) -> bool:
+    """Whether the job is to be placed anew, and had tasks on closed nodes that could stay."""
+    return not request.current and any(node in closed for node in request.before.values())
 
 
 def _without_place(asked: Asked, placements: Placements) -> frozenset[str]:

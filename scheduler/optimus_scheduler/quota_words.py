@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -14,8 +14,9 @@ from optimus_scheduler.allocate.allocate_with_quotas import (
     guarantees,
 )
 from optimus_scheduler.allocate.policy import Grant
+from optimus_scheduler.allocate.staying import Room
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import TOLERANCE, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import TOLERANCE, Quota, Reason, Resources
 from optimus_scheduler.model.resources import remaining
 
 USED_UP = "Its project may not borrow, and its other jobs leave too little for it"
@@ -25,13 +26,14 @@ IN_ITS_QUOTA = "better use of the room in its quota"
 SHRUNK = "because the quotas of all projects together exceed what the open nodes have"
 
 
-def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], snapshot: Snapshot) -> dict[str, Grant]:
+def with_quotas_told(
+    outlooks: Iterable[Outlook], grants: Mapping[str, Grant], given: Sequence[Quota], room: Room
+) -> dict[str, Grant]:
     """The grants of those that wait for a quota, with a sentence on whose that is, and of those that wait, or get no
     more, though their own would have room for them if others' did not shrink it."""
-    by_id, capacity = {one.id: one for one in outlooks}, snapshot.capacity
-    quotas = {each.project: each for each in snapshot.quotas}
-    rights = guarantees(snapshot.quotas, capacity)
-    alone = {project: guarantee_alone(quota, capacity) for project, quota in quotas.items()}
+    by_id, quotas = {one.id: one for one in outlooks}, {each.project: each for each in given}
+    rights = guarantees(given, *room)
+    alone = {project: guarantee_alone(quota, room.capacity) for project, quota in quotas.items()}
     shrunk = {project for project, right in rights.items() if not alone[project].fits_in(right)}
     waiting = {
         job_id: grant
@@ -160,12 +162,19 @@ def own_words(quota: Quota, asked: Resources, right: Resources, need: Resources)
     return f"its quota of {quota_words(quota)} comes to {' and '.join(told)} now{why}"
 
 
-def shrunk_words(quota: Quota, right: Resources, capacity: Resources) -> str | None:
-    """That a quota comes to less than it names, and why; None where it does not. `right`: as in `own_words`."""
+def shrunk_words(quota: Quota, right: Resources, capacity: Resources, whole: Resources) -> str | None:
+    """That a quota comes to less than it names, and why; None where it does not. `right`: as in `own_words`.
+
+    `capacity`: what a round shares out; `whole`: what all nodes have, closed ones, too.
+    """
     lacks = sorted(kind for kind, count in quota.gpus.items() if count > 0 and kind not in capacity.gpus)
     told = own_words(quota, guarantee_alone(quota, capacity), right, Resources())
     found = [told] if told.endswith(SHRUNK) else []
-    found += [f"the cluster has no {' or '.join(lacks)}"] if lacks else []
+    for who, kinds in (
+        ("no open node has", [kind for kind in lacks if kind in whole.gpus]),
+        ("the cluster has no", [kind for kind in lacks if kind not in whole.gpus]),
+    ):
+        found += [f"{who} {' or '.join(kinds)}"] if kinds else []
     return "; ".join(found) or None
 
 

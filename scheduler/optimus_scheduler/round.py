@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 
-from optimus_scheduler.allocate.allocate import CurrentSlots, batch_for
+from optimus_scheduler.allocate.allocate import batch_for
 from optimus_scheduler.allocate.policy import Grant, Policy
+from optimus_scheduler.allocate.staying import CurrentSlots, room_of
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -123,7 +124,7 @@ def plan(
     for job_id, move in gathered.items():
         grants[job_id] = with_fewer_nodes(grants[job_id], *move)
     if snapshot.quotas:
-        grants |= with_quotas_told(outlooks, grants, snapshot)
+        grants |= with_quotas_told(outlooks, grants, snapshot.quotas, room_of(snapshot, asked.current))
     decisions = decide(outlooks, grants, placements, wants, worded=worded)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     again_at = min((grant.again_at for grant in grants.values() if grant.again_at is not None), default=None)

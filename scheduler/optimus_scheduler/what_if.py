@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
+from optimus_scheduler.allocate.staying import room_of
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -554,8 +555,10 @@ def _of_quota(snapshot: Snapshot, own: Quota, below: Quota, raised: Quota, kind:
         quotas = (*rest, quota)
         words = f"a quota of project {own.project} of {quota_words(quota)} (now {quota_words(own)})"
         if kind == _QUOTA_BEYOND:
-            comes_to = right_words(quota, guarantees(quotas, snapshot.capacity)[own.project])
-            words = f"{words}, which is more than the cluster has and comes to {comes_to} beside the quotas of others"
+            comes_to = right_words(quota, guarantees(quotas, *room_of(snapshot))[own.project])
+            words = (
+                f"{words}, which is more than the open nodes have and comes to {comes_to} beside the quotas of others"
+            )
         return Change(words, replace(snapshot, quotas=quotas), kind, less=change)
 
     return change(1.0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from optimus_scheduler.allocate.allocate_with_quotas import confinements
 from optimus_scheduler.allocate.policy import Policy, RigidPolicy
+from optimus_scheduler.allocate.staying import Room
 from optimus_scheduler.model import NOTHING, Allocation, JobSpec, Resources
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import Request
@@ -73,7 +74,7 @@ def check_room(name: str, trace: Trace, policy: Policy) -> None:
 def _without_room(trace: Trace, policy: Policy) -> Iterator[tuple[str, str]]:
     """Jobs that could never start, and why."""
     placer, capacity = Placer(), trace.capacity
-    confined, known = confinements(trace.quotas, capacity), dict[int, str]()
+    confined, known = confinements(trace.quotas, Room(capacity)), dict[int, str]()
     for job in trace.jobs:
         why = known.get(id(job.spec))  # most jobs of a large trace share theirs
         if why is None:

@@ -123,7 +123,7 @@ def test_what_a_project_has_beyond_its_quota_is_borrowed_only_where_it_may_borro
     """For the moment until a round, after its quota was made smaller."""
     over = {**VISION, "borrowed": {"cpu": 1.0, "memory_bytes": 0, "gpus": {}}}
     service.on("GET", PATH, over)
-    assert "1 core, to be given back" in optimus("project", "show", "vision").stdout
+    assert "none; beyond its guarantee: 1 core, to be given back" in optimus("project", "show", "vision").stdout
     service.on("GET", PATH, {**over, "quota": {**VISION["quota"], "may_borrow": True}})
     assert "to be given back" not in optimus("project", "show", "vision").stdout
 

@@ -193,6 +193,41 @@ def test_a_job_at_a_quota_that_others_shrink_is_told_so() -> None:
     assert told.endswith(f"Its project's quota of 4 cores comes to 2 cores now, {SHRINKS}.")
 
 
+@pytest.mark.parametrize("may_borrow", [False, True])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("cordoned", "Gets all that its owner allows: {size}."),
+        ("not started", "Waits: no node that may be used can host {size}, even when it is empty. {closed}"),
+        ("drained", "Paused: no node that may be used can host {size}, even when it is empty. {closed}"),
+        ("gone", "Paused: no node that may be used can host {size}, even when it is empty."),
+    ],
+)
+def test_the_only_node_is_closed_beside_quotas(how: str, told: str, may_borrow: bool) -> None:
+    """What runs there stays, whatever the quotas come to; what has to leave it, or never began, waits for the node."""
+    sizes = {"a": (3, 0), "b": (1, 0)}
+    jobs = [job_of(name, name, has=size, minimum=size, maximum=size) for name, size in sizes.items()]
+    world = a_snapshot(jobs, cluster(8))
+    quotas = tuple(Quota(project, cpu=4.0, may_borrow=may_borrow) for project in "ab")
+    shut = tuple(replace(node, schedulable=False, emptied=how == "drained") for node in world.nodes)
+    world = replace(world, quotas=quotas, nodes=() if how == "gone" else shut)
+    if how == "not started":
+        world = replace(world, tasks=(), jobs=tuple(replace(job, started_at=None) for job in jobs))
+    closed = "Closed or lost: node-0."
+    assert [the_message(world, job_id) for job_id in "ab"] == [
+        told.format(size=size, closed=closed) for size in ("3 workers", "1 worker")
+    ]
+
+
+def test_a_worker_that_was_granted_and_not_started_before_the_node_was_closed_is_not_told_of_a_quota() -> None:
+    job = job_of("a", "a", has=(2, 0), minimum=(1, 0), maximum=(2, 0))
+    whole = a_snapshot([job], tuple(replace(node, schedulable=False) for node in cluster(8)))
+    first = tuple(task for task in whole.tasks if task.key.rank == 0)
+    world = replace(whole, tasks=first, quotas=(Quota("a", share=0.5, may_borrow=False),))
+    told = "Shrinks from 2 workers to 1 worker: no node has room for the tasks of 2 workers. Closed or lost: node-0."
+    assert the_message(world, "a") == told
+
+
 def advice(world: Snapshot, job_id: str, *, only_named: bool = False) -> tuple[str, ...]:
     return what_gives_more(world, job_id, partial(plan, policy=OPTIMUS), only_named=only_named).changes
 
@@ -228,8 +263,8 @@ def test_no_quota_above_what_the_cluster_has_is_advised_where_anything_else_help
         a_snapshot([job_of("a", "waits", **size), job_of("b", "b0", has=(4, 0), minimum=(4, 0))], cluster(4)),
         quotas=(Quota("a", cpu=1.0, may_borrow=False), Quota("b", cpu=30.0)),
     )
-    assert not [each for each in advice(full, "waits") if "more than the cluster has" in each], "others' do"
-    beyond = "which is more than the cluster has and comes to 1 core beside the quotas of others"
+    assert not [each for each in advice(full, "waits") if "more than the open nodes have" in each], "others' do"
+    beyond = "which is more than the open nodes have and comes to 1 core beside the quotas of others"
     of_others = advice(full, "waits", only_named=True)
     assert of_others == (f"a quota of project a of 10 cores (now 1 core), {beyond}",)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
 
-from optimus_scheduler.allocate.allocate import CurrentSlots
+from optimus_scheduler.allocate.staying import CurrentSlots
 from optimus_scheduler.model import (
     NOTHING,
     Action,

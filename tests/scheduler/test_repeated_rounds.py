@@ -17,8 +17,8 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapsho
 
 from optimus_models.calibration import NO_EXPERIENCE, Errors, Experience, Judged
 from optimus_scheduler import round as cycle
-from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.allocate.staying import CurrentSlots
 from optimus_scheduler.forecast.end import Ends
 from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.forecast.forecast import RememberingForecaster

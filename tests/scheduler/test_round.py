@@ -269,7 +269,8 @@ def test_an_empty_world_needs_nothing() -> None:
 def test_a_job_that_lost_its_nodes_is_paused() -> None:
     outcome = plan(a_snapshot([a_job("a", has=(1, 1))], ()), OPTIMUS)
     assert SetWanted("a", NOTHING, Directive.PAUSE, ()) in outcome.actions
-    assert outcome.decisions[0].reason is Reason.WAITING_FOR_RESOURCES
+    assert outcome.decisions[0].reason is Reason.NO_FEASIBLE_NODE
+    assert outcome.decisions[0].message.startswith("Paused: no node that may be used can host")
 
 
 def test_a_job_that_pauses_for_another_says_for_which() -> None:

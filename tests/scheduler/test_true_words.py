@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
-from optimus_scheduler.allocate.allocate_with_quotas import guarantees
+from optimus_scheduler.allocate.allocate_with_quotas import guarantee_alone, guarantees
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.allocate.staying import CurrentSlots, room_of
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -86,7 +87,7 @@ class Seen:
         return sum(kept, self.kept_for_others(job))
 
     def fits(self, *amounts: Resources) -> bool:
-        return sum(amounts, Resources()).fits_in(_a_hair_more(self.world.capacity))
+        return sum(amounts, Resources()).fits_in(_a_hair_more(room_of(self.world).capacity))
 
 
 def _a_hair_more(capacity: Resources) -> Resources:
@@ -106,7 +107,8 @@ def pair(size: Allocation) -> tuple[int, int]:
 def check(seen: Seen, decision: Decision) -> None:
     """The sentence and the code of one decision."""
     job, size, before, told = seen.job(decision.job_id), decision.allocation, decision.previous, decision.message
-    check_verb(decision)
+    check_verb(decision, has_trained=job.started_at is not None)
+    check_what_quotas_come_to(seen, job, told)
     wanted = sizes_in(told.partition(".")[0])[-1:] if told.startswith("Keeps") else [pair(before)]
     asked = seen.demand(job, Allocation(*wanted[0], size.gpu_type or before.gpu_type)) if wanted else Resources()
     match decision.reason:
@@ -165,6 +167,8 @@ def check(seen: Seen, decision: Decision) -> None:
             assert job.spec.convergence.max_cost is not None
         case Reason.NO_FEASIBLE_NODE:
             assert size.is_empty or "no node has room" in told
+            if "even when it is empty" in told:
+                check_hosted_nowhere(seen, job, told)
         case _:
             check_state(seen.world, job, decision)
 
@@ -199,8 +203,8 @@ def check_state(world: Snapshot, job: Job, decision: Decision) -> None:
             pass
 
 
-def check_verb(decision: Decision) -> None:
-    """What it is said to do is what it does."""
+def check_verb(decision: Decision, *, has_trained: bool) -> None:
+    """What it is said to do is what it does: one that has not trained yet does not pause."""
     size, before, told = decision.allocation, decision.previous, decision.message
     tasks = size.workers + size.servers - before.workers - before.servers
     if told.startswith("Keeps"):
@@ -215,10 +219,41 @@ def check_verb(decision: Decision) -> None:
         assert tasks < 0 or not told.startswith("Shrinks")
     elif told.startswith("Waits"):
         assert size.is_empty
-        assert before.is_empty
+        assert before.is_empty or not has_trained
     elif told.startswith("Paused:"):
         assert size.is_empty
         assert not before.is_empty
+        assert has_trained
+
+
+def check_hosted_nowhere(seen: Seen, job: Job, told: str) -> None:
+    """No open node has room for all that the job needs at least, as far as these worlds have one role or one node."""
+    nodes = {node.name: node for node in seen.world.nodes}
+    closed = {name for name, node in nodes.items() if not node.schedulable}
+    named = re.search(r"Closed or lost: (.*?)(?: and others)?\.", told)
+    assert set(named[1].split(", ")) <= closed if named else not closed
+    stays = CurrentSlots().of(seen.world)[job.id]
+    least = {Role.WORKER: job.spec.worker, Role.SERVER: job.spec.server}
+    lacks = [
+        (demand.resources, demand.minimum - sum(slot[0] is role and node in closed for slot, node in stays.items()))
+        for role, demand in least.items()
+    ]
+    for node in nodes.values():
+        need = sum((each * max(count, 0) for each, count in lacks), Resources())
+        assert not node.schedulable or not need.fits_in(node.capacity)
+
+
+def check_what_quotas_come_to(seen: Seen, job: Job, told: str) -> None:
+    """What is said of a quota that comes to less is so, and that others' quotas are why."""
+    if (found := re.search(r"quota of .* comes to (.*?) now(, because the quotas of all)?", told)) is None:
+        return
+    world, project = seen.world, job.spec.project
+    right = guarantees(world.quotas, *room_of(world))[project]
+    if cores := re.search(r"([\d.]+) cores?", found[1]):
+        assert float(cores[1]) == pytest.approx(right.cpu, abs=0.0100001)
+    if found[2] is not None:
+        alone = [guarantee_alone(quota, room_of(world).capacity) for quota in world.quotas]
+        assert not sum(alone, Resources()).fits_in(world.capacity)
 
 
 def check_quota(seen: Seen, job: Job, asked: Resources) -> None:
@@ -237,7 +272,7 @@ def check_quota(seen: Seen, job: Job, asked: Resources) -> None:
             least = seen.job(name).spec
             assert sum(pair(others[name])) > least.worker.minimum + least.server.minimum
         least_of_all = sum((seen.least(seen.job(name), None) for name in others), seen.least(job, None))
-        assert least_of_all.fits_in(guarantees(seen.world.quotas, seen.world.capacity)[project])
+        assert least_of_all.fits_in(guarantees(seen.world.quotas, *room_of(seen.world))[project])
         return
     if quota is None or quota.may_borrow:
         assert any(each.project != project for each in seen.world.quotas)
@@ -275,7 +310,7 @@ def fits_quota(seen: Seen, job: Job, asked: Resources) -> bool:
     quota = next((quota for quota in seen.world.quotas if quota.project == project), None)
     if quota is None or quota.may_borrow:
         return True
-    right = guarantees(seen.world.quotas, seen.world.capacity)[project]
+    right = guarantees(seen.world.quotas, *room_of(seen.world))[project]
     held = [each for each in seen.decisions.values() if seen.job(each.job_id).spec.project == project]
     others = sum(
         (seen.demand(seen.job(each.job_id), each.allocation) for each in held if each.job_id != job.id), Resources()
@@ -387,6 +422,82 @@ def test_every_sentence_is_true_of_its_plan(kind: st.SearchStrategy[Snapshot], d
             note(f"{decision.reason} {decision.message}")
             check(seen, decision)
         world = trained(after, 60.0)
+
+
+# --- nodes that are closed -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def with_quotas(draw: st.DrawFn) -> Snapshot:
+    """One or two nodes, jobs of three projects with quotas of every size, and rounds until they have what they get."""
+    nodes = a_cluster(*draw(st.lists(st.sampled_from([4.0, 8.0]), min_size=1, max_size=2)))
+    jobs = []
+    for number in range(draw(st.integers(1, 5))):
+        least = draw(st.integers(1, 3))
+        spec = a_spec(minimum=(least, 0), maximum=(least + draw(st.integers(0, 3)), 0))
+        spec = replace(spec, project=draw(st.sampled_from("abc")), architecture=Architecture.ALLREDUCE)
+        jobs.append(a_job(f"j{number}", spec=spec, submitted_at=9_000.0 + 10 * number))
+    amounts = st.sampled_from([None, 0.0, 1.0, 3.0, 4.0, 8.0, 100.0])
+    quotas = [
+        Quota(project, cpu=cpu, share=0.5 if cpu is None else None, may_borrow=draw(st.booleans()))
+        for project, cpu in zip("ab", draw(st.tuples(amounts, amounts)), strict=True)
+    ]
+    return replace(a_snapshot(jobs, nodes), quotas=tuple(quotas[: draw(st.integers(1, 2))]))
+
+
+def closed(world: Snapshot, names: Collection[str], how: str) -> Snapshot:
+    """The world with these nodes cordoned, drained or gone."""
+    if how == "gone":
+        return replace(world, nodes=tuple(node for node in world.nodes if node.name not in names))
+    shut = {node.name: replace(node, schedulable=False, emptied=how == "drained") for node in world.nodes}
+    return replace(world, nodes=tuple(shut[each.name] if each.name in names else each for each in world.nodes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    world=with_quotas(),
+    how=st.sampled_from(["cordoned", "drained", "gone"]),
+    which=st.sampled_from([("node-0",), ("node-1",), ("node-0", "node-1")]),
+    are_started=st.booleans(),
+)
+def test_every_sentence_is_true_when_nodes_are_closed_under_quotas(
+    world: Snapshot, how: str, which: tuple[str, ...], are_started: bool
+) -> None:
+    opened = world.nodes
+    for _ in range(2):
+        world = trained(next_round(world, OPTIMUS, PRICES)[0], 60.0)
+    if not are_started:
+        world = replace(world, tasks=(), jobs=tuple(replace(job, started_at=None) for job in world.jobs))
+    for shut in (True, True, False):
+        world = closed(world, which, how) if shut else replace(world, nodes=opened)
+        after, outcome = next_round(world, OPTIMUS, PRICES)
+        seen = Seen(world, {decision.job_id: decision for decision in outcome.decisions})
+        for decision in outcome.decisions:
+            note(f"{how} {shut} {decision.reason} {decision.message}")
+            are_placed = not any("no combination of nodes" in each.message for each in outcome.decisions)
+            if are_placed or decision.reason is not Reason.BETTER_USED_ELSEWHERE:  # of those without a place, too
+                check(seen, decision)
+            if world.capacity.cpu or how != "cordoned" or not are_started:
+                continue
+            stays = len(CurrentSlots().of(world)[decision.job_id])
+            assert decision.allocation.workers == stays or decision.reason is Reason.NO_FURTHER_GAIN
+            if stays < decision.previous.workers:
+                assert "no node has room" in decision.message or decision.reason is Reason.NO_FURTHER_GAIN
+        world = trained(after, 60.0)
+
+
+def test_what_a_project_holds_on_closed_nodes_within_its_quota_is_guaranteed() -> None:
+    """What it borrowed is not, and of the open nodes it has as much less."""
+    spec = a_spec(minimum=(1, 0), maximum=(4, 0))
+    jobs = [
+        a_job(f"j-{project}", has=(count, 0), nodes="node-0", spec=replace(spec, project=project))
+        for project, count in (("a", 3), ("b", 2), ("c", 1))
+    ]
+    world = closed(a_snapshot(jobs, a_cluster(8.0, 4.0)), ("node-0",), "cordoned")
+    rights = guarantees((Quota("a", cpu=4.0), Quota("b", cpu=1.0), Quota("d", cpu=4.0)), *room_of(world))
+    assert {project: round(right.cpu, 6) for project, right in rights.items()} == {"a": 3.8, "b": 1.0, "d": 3.2}
+    shares = guarantees((Quota("a", share=0.25),), *room_of(closed(world, ("node-1",), "cordoned")))
+    assert shares["a"].cpu == 3.0, "a quarter of all nodes, closed as they are"
 
 
 # --- tasks that move -------------------------------------------------------------------------------------------------

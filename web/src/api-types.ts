@@ -1166,7 +1166,7 @@ export interface components {
             shrunk: string | null;
             /** @description what its jobs have been given */
             used: components["schemas"]["NodeResources"];
-            /** @description of that, what is beyond the guarantee */
+            /** @description of that, what is beyond the guarantee; a project that may not borrow gives it back */
             borrowed: components["schemas"]["NodeResources"];
             /** @description its active jobs by state; those that wait for tasks on their way are `starting` */
             jobs: {

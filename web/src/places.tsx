@@ -273,9 +273,9 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
                     />
                   </td>
                   <td>
-                    {resources(project.borrowed)}
+                    {project.quota.may_borrow ? resources(project.borrowed) : "nothing"}
                     {!project.quota.may_borrow && resources(project.borrowed) !== "nothing" && (
-                      <span class="under">to be given back</span>
+                      <span class="under">beyond its guarantee: {resources(project.borrowed)}, to be given back</span>
                     )}
                   </td>
                   <td class="wide">

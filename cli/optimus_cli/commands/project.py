@@ -76,11 +76,11 @@ _OF_ALL_JOBS = "workers_together"
 
 
 def _borrowed(project: Project) -> str:
-    """What its jobs have beyond the guarantee."""
+    """What its jobs have beyond the guarantee; who may not borrow has it until the next round."""
     amount = resources(project["borrowed"])
     if project["quota"]["may_borrow"] or amount == wording.UNKNOWN:
         return amount
-    return f"{amount}, to be given back"
+    return f"none; beyond its guarantee: {amount}, to be given back"
 
 
 def quota_words(quota: ProjectQuota) -> str:

@@ -27,7 +27,9 @@ class Project(Message):
     guaranteed: Annotated[NodeResources, About("what the quota comes to now")]
     shrunk: Annotated[str | None, About("that this is less than the quota names, and why; null: it is not")] = None
     used: Annotated[NodeResources, About("what its jobs have been given")]
-    borrowed: Annotated[NodeResources, About("of that, what is beyond the guarantee")]
+    borrowed: Annotated[
+        NodeResources, About("of that, what is beyond the guarantee; a project that may not borrow gives it back")
+    ]
     jobs: Annotated[
         dict[ListedState, int], About("its active jobs by state; those that wait for tasks on their way are `starting`")
     ]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimus_scheduler.allocate.staying import Room, room_of
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, given_not_ended
 from optimus_scheduler.model import (
@@ -19,6 +20,7 @@ from optimus_scheduler.model import (
     Job,
     JobState,
     Node,
+    Nodes,
     PlacedTask,
     Plan,
     Quota,
@@ -82,6 +84,17 @@ class Queue:
         """With what is known of standstills."""
         fails_at = {job_id: at for job_id, at in found.items() if at is not None}
         return replace(self, stalled=frozenset(found), fails_at=fails_at)
+
+    @property
+    def room(self) -> Room:
+        """What the round that it is right after leaves to be shared out: what jobs have on closed nodes is theirs."""
+        after = Snapshot(self.now, self.nodes, tuple(one.job for one in self.outlooks))
+        emptied = Nodes.of(self.nodes).emptied_names
+        current = {
+            job.id: {slot: node for slot, node in self.slots_of(job).items() if node not in emptied}
+            for job in after.jobs
+        }
+        return room_of(after, current)
 
     def slots_of(self, job: Job) -> Mapping[TaskSlot, str]:
         """The node of each task of a job."""

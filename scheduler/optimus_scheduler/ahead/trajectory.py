@@ -21,9 +21,10 @@ from optimus_scheduler.ahead.cuts import Cut, Seen, why_for
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.queue import Arrival, Queue, pace_of
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds, untold_since_start
-from optimus_scheduler.allocate.allocate import allocate, usable_capacity
+from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPolicy, Policy
+from optimus_scheduler.allocate.staying import room_of
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
@@ -195,7 +196,7 @@ class Trajectory:
         """Whether it follows a plan of whole lives to the second."""
         self._is_only = is_only
         self._emptied = Nodes.of(queue.nodes).emptied_names
-        self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
+        self._confined = confinements(queue.quotas, queue.room)
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._unmeasured: defaultdict[Hashable, list[_Virtual]] = defaultdict(list)
         """Jobs whose speeds nobody knows, not even by an end along the trajectory, by which are alike."""
@@ -268,7 +269,7 @@ class Trajectory:
     def _follow(self, policy: PlanningPolicy) -> None:
         """Give all jobs what their plan says, from instant to instant of it. Later jobs change nothing."""
         world = Snapshot(self._now, self._queue.nodes, tuple(job.outlook.job for job in self._jobs))
-        capacity = usable_capacity(world, {job.outlook.id: job.slots for job in self._jobs})
+        capacity = room_of(world, {job.outlook.id: job.slots for job in self._jobs}).capacity
         seen = {job.outlook.id: self._seen(job) for job in self._jobs}
         plan = policy.plan(AllocationInput(tuple(seen.values()), capacity), self._rules.settings)
         begin = self._now

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from optimus_scheduler.allocate.allocate_with_quotas import REPLACEABLE
+from optimus_scheduler.allocate.deadline_budget import bounded
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.staying import room_of
 from optimus_scheduler.allocate.worker_limits import allocate_within_limits
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
@@ -13,16 +17,11 @@ from optimus_scheduler.model import (
     NOTHING,
     Allocation,
     Directive,
-    Job,
-    JobSpec,
     Nodes,
-    PlacedTask,
     Reason,
     Resources,
     Role,
     Snapshot,
-    TaskKey,
-    TaskPhase,
 )
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.place.place import Placer
@@ -75,65 +74,6 @@ def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlo
     return len(set(current.values())) <= 1 and tasks < _DOUBLED * before
 
 
-class CurrentSlots:
-    """Finds where each job has tasks that may stay, and keeps what it found in the round before.
-
-    A job with the same tasks on nodes that are still open has the very same mapping. Belongs to one shell; not to be
-    shared between threads.
-    """
-
-    def __init__(self) -> None:
-        self._is_open: Mapping[str, bool] = {}
-        self._known: dict[str, tuple[tuple[PlacedTask, ...], Mapping[TaskSlot, str], Allocation, JobSpec]] = {}
-        """Of jobs that leave nothing behind: with the tasks that they want, and what says whether they have left their
-        GPU type."""
-
-    def of(self, snapshot: Snapshot) -> dict[str, Mapping[TaskSlot, str]]:
-        """On nodes that are not being emptied, on cordoned ones while the tasks live.
-
-        By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
-        """
-        is_open = Nodes.of(snapshot.nodes).is_open
-        if is_open is not self._is_open and is_open != self._is_open:
-            self._known = {}
-        before, self._is_open, self._known = self._known, is_open, {}
-        kept = self._known
-        live: frozenset[TaskKey] = frozenset()
-        if not all(is_open.values()):
-            live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
-        found: dict[str, Mapping[TaskSlot, str]] = {}
-        for job in snapshot.jobs:
-            job_id, wanted = job.id, job.wanted_tasks
-            known = before.get(job_id)
-            if known is None:
-                slots = None
-            elif known[0] is wanted and known[2] is job.allocation and known[3] is job.spec:  # most, without a call
-                found[job_id] = known[1]
-                kept[job_id] = known
-                continue
-            else:
-                slots = known[1] if known[0] == wanted and not has_left_its_type(job) else None
-            if slots is None:
-                slots = _current(job, is_open, live)
-                stay = len(slots) == len(wanted) and all(is_open[node] for node in slots.values())
-                if not stay:
-                    found[job_id] = slots
-                    continue
-            found[job_id] = slots
-            kept[job_id] = wanted, slots, job.allocation, job.spec
-        return found
-
-
-def _current(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
-    leaves = has_left_its_type(job)
-    return {
-        (role, rank): node
-        for key, node in job.wanted_tasks
-        for _, role, rank, _ in (key,)
-        if (is_open.get(node, False) or (node in is_open and key in live)) and not (leaves and role is Role.WORKER)
-    }
-
-
 def batch_for(outlook: Outlook, allocation: Allocation, settings: Settings) -> int | None:
     """The batch that goes with `allocation`; None for a job without an elastic batch.
 
@@ -170,9 +110,10 @@ def allocate(
     grants: dict[str, Grant] = {}
     competing: list[Outlook] = []
     finishing: list[Outlook] = []
-    capacity, leaving = usable_capacity(snapshot, current), Resources()
+    (capacity, on_closed), leaving = room_of(snapshot, current), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
-    names = sorted(Nodes.of(snapshot.nodes).closed_names)
+    nodes = Nodes.of(snapshot.nodes)
+    names = sorted(nodes.closed_names)
     closed = f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
     for outlook in outlooks:
         job = outlook.job
@@ -189,13 +130,14 @@ def allocate(
             leaving = leaving + outlook.demand(outlook.present)
         elif outlook.id in placeless:
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
-        elif not outlook.has_tasks and not feasible(outlook):
+        elif not (feasible.again(outlook, current[outlook.id]) if outlook.has_tasks else feasible(outlook)):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE, note=closed)
         else:
             competing.append(outlook)
-    inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving)
+    inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving, on_closed=on_closed)
+    stays = {} if nodes.open_names else {one.id: _size_of(one, current[one.id]) for one in competing}
     shared = allocate_within_limits(
-        inputs,
+        _without_growth(inputs, stays) if stays else inputs,
         policy,
         settings,
         now=snapshot.now,
@@ -203,20 +145,30 @@ def allocate(
         finishing=finishing,
         limits=snapshot.worker_limits,
     )
+    if stays:
+        shared = {one.id: _as_on_closed(one, shared[one.id], stays[one.id], closed) for one in competing}
     return {**grants, **shared}
 
 
-def usable_capacity(snapshot: Snapshot, current: CurrentNodes) -> Resources:
-    """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
-    total = snapshot.capacity
-    cordoned = Nodes.of(snapshot.nodes).closed_names
-    if not cordoned:
-        return total
-    for job in snapshot.jobs:
-        for (role, _), node in current[job.id].items():
-            if node in cordoned:
-                total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
-    return total
+def _size_of(outlook: Outlook, tasks: Collection[TaskSlot]) -> Allocation:
+    return outlook.size(*(sum(slot[0] is role for slot in tasks) for role in (Role.WORKER, Role.SERVER)))
+
+
+def _without_growth(inputs: AllocationInput, stays: Mapping[str, Allocation]) -> AllocationInput:
+    """The same where no node is open: nobody can have more than stays, nor what another one gives up."""
+    competing = tuple(bounded(one, one.minimum, stays[one.id]) for one in inputs.competing)
+    return replace(inputs, competing=competing)
+
+
+def _as_on_closed(outlook: Outlook, grant: Grant, stays: Allocation, closed: str | None) -> Grant:
+    """The grant of a job that has all that `stays` where no node is open: its owner may allow more."""
+    size, present, most = grant.allocation, outlook.present, outlook.maximum
+    is_why = grant.reason in REPLACEABLE or (grant.reason is Reason.LEARNING_SPEED and size != present)
+    if not is_why or size != stays or size == present == most:
+        return grant
+    note = " ".join(filter(None, (closed, grant.note)))
+    ideal = most if size == present else present
+    return grant._replace(reason=Reason.NO_FEASIBLE_NODE, ideal=ideal, note=note or None)
 
 
 class _Feasibility:
@@ -230,5 +182,23 @@ class _Feasibility:
         spec = id(outlook.job.spec)  # of a value that lives as long as the snapshot
         if spec not in self._known:
             request = request_for(outlook, outlook.minimum, {}, self._policy)
-            self._known[spec] = self._placer.hosts(request, self._snapshot.nodes, self._policy.spread)
+            self._known[spec] = self._hosts(request)
         return self._known[spec]
+
+    def again(self, outlook: Outlook, current: Mapping[TaskSlot, str]) -> bool:
+        """The same of a job that has tasks, of which those of `current` may stay: whether what it lacks of its minimum
+        would have room. Where none of its nodes was closed or lost it has what it needs."""
+        present = outlook.present
+        if len(current) == present.workers + present.servers or has_left_its_type(outlook.job):
+            return True
+        closed = Nodes.of(self._snapshot.nodes).closed_names
+        kept = [role for (role, _), node in current.items() if node in closed]
+        least = outlook.minimum
+        lacks = least._replace(
+            workers=max(least.workers - kept.count(Role.WORKER), 0),
+            servers=max(least.servers - kept.count(Role.SERVER), 0),
+        )
+        return lacks.is_empty or self._hosts(request_for(outlook, least, {}, self._policy)._replace(minimum=lacks))
+
+    def _hosts(self, request: Request) -> bool:
+        return self._placer.hosts(request, self._snapshot.nodes, self._policy.spread)

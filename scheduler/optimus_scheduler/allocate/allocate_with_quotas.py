@@ -11,6 +11,8 @@
 * **Ends that are near**: a script that keeps no checkpoint is not paused for a guarantee if it has trained longer than
   it still takes, and ends within the time that its tasks may take to leave (`drain_seconds`).
 * A project that **may not borrow** never holds more than its guarantee.
+* **Closed nodes**: what a project's jobs hold there, as far as it is within the quota by all nodes, is guaranteed while
+  they stay, whatever the open nodes have. Nobody else could have it; a node that is closed pauses nobody.
 * Projects without a quota have no guarantee and may borrow.
 """
 
@@ -33,6 +35,7 @@ from optimus_scheduler.allocate.reservations import (
     fitting_claims,
     smaller,
 )
+from optimus_scheduler.allocate.staying import NONE_CLOSED, OnClosed, Room, room_of
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import TOLERANCE, Allocation, Quota, Reason, Resources, Snapshot, total_of
@@ -49,14 +52,23 @@ Amounts = dict[str, float]
 """By resource: `cpu`, `memory`, and GPU types."""
 
 
-def guarantees(quotas: Sequence[Quota], capacity: Resources) -> dict[str, Resources]:
-    """What each project is guaranteed; together they fit in `capacity`. GPUs and bytes are rounded down."""
-    total = _amounts(capacity)
+def guarantees(quotas: Sequence[Quota], capacity: Resources, on_closed: OnClosed = NONE_CLOSED) -> dict[str, Resources]:
+    """What each project is guaranteed; together they fit in `capacity`. GPUs and bytes are rounded down.
+
+    `on_closed`: what jobs hold on closed nodes, which is part of `capacity`. What of that is within a quota is the
+    project's; of the rest of its quota it gets what the open nodes have for it.
+    """
+    total, on_open = _amounts(capacity), _amounts(remaining(capacity, total_of(on_closed.held.values())))
     named = {quota.project: _named(quota, total) for quota in quotas}
-    explicit = _scaled(named, total)
-    rest = {kind: total[kind] - sum(amounts.get(kind, 0.0) for amounts in explicit.values()) for kind in total}
-    implied = _scaled({project: _implied(amounts, total) for project, amounts in named.items()}, rest)
-    return {project: _resources({**implied[project], **explicit[project]}, capacity) for project in named}
+    kept = {quota.project: _kept(quota, on_closed) for quota in quotas}
+    explicit = _scaled({project: _beyond(amounts, kept[project]) for project, amounts in named.items()}, on_open)
+    rest = {kind: on_open[kind] - sum(amounts.get(kind, 0.0) for amounts in explicit.values()) for kind in total}
+    unnamed = {project: _beyond(_implied(amounts, total), kept[project]) for project, amounts in named.items()}
+    implied = _scaled(unnamed, rest)
+    return {
+        project: _resources(_together(kept[project], {**implied[project], **explicit[project]}), capacity)
+        for project in named
+    }
 
 
 def guarantee_alone(quota: Quota, capacity: Resources) -> Resources:
@@ -68,13 +80,13 @@ def guarantee_alone(quota: Quota, capacity: Resources) -> Resources:
 
 def borrows(snapshot: Snapshot, sizes: Mapping[str, Allocation], project: str) -> bool:
     """Whether a project would hold room with these sizes (by job id) that others are guaranteed and may take back."""
-    capacity, held = snapshot.capacity, dict[str, Resources]()
+    (capacity, on_closed), held = room_of(snapshot), dict[str, Resources]()
     for job in snapshot.jobs:
         size = sizes.get(job.id, job.allocation)
         if not (size.is_empty or job.spec.tracked):
             demand = job.spec.demand(size.workers, size.servers)
             held[job.spec.project] = held.get(job.spec.project, Resources()) + demand
-    rights, nothing = guarantees(snapshot.quotas, capacity), Resources()
+    rights, nothing = guarantees(snapshot.quotas, capacity, on_closed), Resources()
     if held.get(project, nothing).fits_in(rights.get(project, nothing)):
         return False
     unclaimed = (remaining(right, held.get(name, nothing)) for name, right in rights.items() if name != project)
@@ -104,6 +116,25 @@ def _implied(named: Amounts, total: Mapping[str, float]) -> Amounts:
     return {kind: min(part, 1.0) * total[kind] for kind in (CPU, MEMORY) if kind not in named}
 
 
+def _kept(quota: Quota, on_closed: OnClosed) -> Amounts:
+    """What of the project's use of closed nodes is within its quota, by what all nodes have."""
+    held = on_closed.held.get(quota.project)
+    if held is None:
+        return {}
+    whole = _amounts(on_closed.whole)
+    named = _named(quota, whole)
+    most = {**_implied(named, whole), **named}
+    return {kind: min(amount, most.get(kind, 0.0)) for kind, amount in _amounts(held).items()}
+
+
+def _beyond(amounts: Amounts, kept: Amounts) -> Amounts:
+    return {kind: max(amount - kept.get(kind, 0.0), 0.0) for kind, amount in amounts.items()}
+
+
+def _together(one: Amounts, other: Amounts) -> Amounts:
+    return {kind: one.get(kind, 0.0) + other.get(kind, 0.0) for kind in {**one, **other}}
+
+
 def _scaled(by_project: Mapping[str, Amounts], available: Mapping[str, float]) -> dict[str, Amounts]:
     """The amounts, each resource shrunk in proportion as far as the capacity requires."""
     asked: Amounts = {}
@@ -130,10 +161,10 @@ def may_not_borrow(quotas: Iterable[Quota]) -> frozenset[str]:
     return frozenset(quota.project for quota in quotas if not quota.may_borrow)
 
 
-def confinements(quotas: Sequence[Quota], capacity: Resources) -> dict[str, Resources]:
+def confinements(quotas: Sequence[Quota], room: Room) -> dict[str, Resources]:
     """All that each project that may not borrow ever holds."""
     confined = may_not_borrow(quotas)
-    return {project: right for project, right in guarantees(quotas, capacity).items() if project in confined}
+    return {project: right for project, right in guarantees(quotas, *room).items() if project in confined}
 
 
 def is_beyond(confined: Mapping[str, Resources], outlook: Outlook) -> bool:
@@ -142,7 +173,7 @@ def is_beyond(confined: Mapping[str, Resources], outlook: Outlook) -> bool:
     return right is not None and not outlook.demand(outlook.minimum).fits_in(right)
 
 
-_REPLACEABLE = frozenset(
+REPLACEABLE = frozenset(
     {
         Reason.UNCHANGED,
         Reason.AT_MAXIMUM,
@@ -155,7 +186,7 @@ _REPLACEABLE = frozenset(
         Reason.GRANTED_MORE,
     }
 )
-"""Reasons that the reason of a deadline or budget replaces."""
+"""Reasons that the reason of a deadline or budget replaces, and that no node is open."""
 
 
 def allocate_with_quotas(
@@ -201,7 +232,7 @@ def _under_limits(
     if isinstance(reserving.policy, DeadlinePolicy):
         claims = {}
     late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
-    out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
+    out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now, inputs.on_closed)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
     by_id = {one.id: one for one in competing}
     for job_id, claim in claims.items():
@@ -239,6 +270,7 @@ class _QuotaAllocation:
     capacity: Resources
     finishing: tuple[Outlook, ...]
     now: float
+    on_closed: OnClosed
     given_up: set[str] = field(default_factory=set)
     """Jobs whose claims were not met, in one of the sharings, so that more others are in time."""
 
@@ -360,7 +392,7 @@ class _QuotaAllocation:
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
         """By project, without what its finishing jobs still hold; each fits in the capacity."""
         leaving = self.reserving.leaving
-        available = guarantees(sorted(quotas, key=lambda quota: quota.project), self.capacity + leaving)
+        available = guarantees(sorted(quotas, key=lambda quota: quota.project), self.capacity + leaving, self.on_closed)
         for one in self.finishing:
             project = one.job.spec.project
             if project in available:
@@ -437,7 +469,7 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
         reason = Reason.MEETING_DEADLINE
     if reason is Reason.WITHIN_BUDGET and size != outlook.maximum:
         reason = None  # it is not the budget that keeps it where it is
-    replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
+    replaces = reason is not None and grant.reason in REPLACEABLE and not size.is_empty
     reason_given = reason if replaces and reason is not None else grant.reason
     note = limits.note or grant.note
     if size.is_empty and grant.note and limits.note:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from optimus_scheduler.allocate.staying import NONE_CLOSED, OnClosed
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources
 from optimus_scheduler.place.network_cost import Spread
@@ -24,6 +25,8 @@ class AllocationInput:
     """What jobs that are being finished will free in a moment; not part of `capacity`."""
     now: float = 0.0
     """POSIX seconds, for policies that go by deadlines."""
+    on_closed: OnClosed = NONE_CLOSED
+    """What jobs hold on closed nodes; part of `capacity`, or of `leaving`."""
 
 
 OTHERS_GIVE = "Other jobs would have to give up the room for that."

@@ -8,7 +8,7 @@ import pytest
 from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults, job_spec, on_sqlite, problem
 from tests.service.store.store_builders import set_wanted
 
-from optimus_scheduler.model import Allocation, Directive, Node, Resources
+from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
 from optimus_service.api.http import examples
 from optimus_service.clusters.fake import FakeCluster
 
@@ -65,6 +65,42 @@ def test_what_a_project_has_and_borrows(api: Api) -> None:
     set_wanted(api.repository, job_id, Allocation(3, 1), Directive.RUN, (), NOW)
     found = api.get("/v1/projects/vision").json()
     assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"starting": 1})
+
+
+@on_sqlite
+@pytest.mark.parametrize("may_borrow", [True, False])
+def test_use_of_a_closed_node_within_the_quota_is_not_borrowed(api: Api, may_borrow: bool) -> None:
+    """It is guaranteed while it stays there: nobody else could have it."""
+    job_id = api.submit(project="vision", workers={"resources": {"cpu": 1}}, servers={"resources": {"cpu": 1}})
+    put(api, "vision", cpu=3, may_borrow=may_borrow)
+    put(api, "text", cpu=1)
+    keys = [TaskKey(job_id, Role.WORKER, rank) for rank in range(3)]
+    set_wanted(
+        api.repository, job_id, Allocation(3, 0), Directive.RUN, tuple(PlacedTask(k, "node-1") for k in keys), NOW
+    )
+    api.repository.tasks.put([(key, "node-1", None) for key in keys], {}, NOW)
+    cluster = api.surroundings.cluster
+    cluster.lose_node("node-1")
+    found = api.get("/v1/projects/vision").json()
+    assert [found[part]["cpu"] for part in ("guaranteed", "used", "borrowed")] == [3.0, 3.0, 0.0]
+    assert found["shrunk"] is None
+    other = api.get("/v1/projects/text").json()
+    assert other["shrunk"].startswith("its quota of 1 core comes to 0 cores now, because")
+    put(api, "vision", cpu=2, may_borrow=may_borrow)
+    assert api.get("/v1/projects/vision").json()["borrowed"]["cpu"] == 1.0
+    cluster.empty_node("node-1")
+    assert api.get("/v1/projects/vision").json()["guaranteed"]["cpu"] == 0.0, "nothing may stay there"
+    cluster.return_node("node-1")
+    assert api.get("/v1/projects/vision").json()["guaranteed"]["cpu"] == 2.0
+
+
+@on_sqlite
+def test_gpus_of_closed_nodes_are_not_said_to_be_none(api: Api) -> None:
+    nodes = [Node("node-0", Resources(8, 2**36)), Node("node-1", Resources(8, 2**36, {"a100": 2}))]
+    api.surroundings.cluster.__dict__.update(FakeCluster(nodes).__dict__)
+    api.surroundings.cluster.lose_node("node-1")
+    found = put(api, "speech", cpu=1, gpus={"a100": 2, "h100": 1})
+    assert found["shrunk"] == "no open node has a100; the cluster has no h100"
 
 
 def test_a_project_is_told_that_others_shrink_its_share_or_its_amounts(api: Api) -> None:

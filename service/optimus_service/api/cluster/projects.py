@@ -12,7 +12,8 @@ from optimus_contract import answers
 from optimus_contract.codec import read, write
 from optimus_contract.people import ProjectLimits, ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
-from optimus_scheduler.model import Quota, Resources, Snapshot
+from optimus_scheduler.allocate.staying import Room, with_closed
+from optimus_scheduler.model import Nodes, Quota, Resources, Role, Snapshot, total_of
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.quota_words import shrunk_words
 from optimus_service.api.http import examples
@@ -101,22 +102,37 @@ def _body(services: Services, name: str) -> answers.Project:
 
 
 def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answers.Project]:
-    capacity = Snapshot(services.clock(), services.cluster.nodes(), ()).capacity
-    rights = guarantees([project.quota for project in projects], capacity)
-    jobs = services.repository.jobs.active()
-    return [
-        _project_body(
-            project,
-            rights[project.quota.project],
-            [j for j in jobs if j.project == project.quota.project],
-            capacity,
-        )
-        for project in projects
-    ]
+    nodes, jobs = Nodes.of(services.cluster.nodes()), services.repository.jobs.active()
+    room = _room(services, nodes, jobs)
+    rights = guarantees([project.quota for project in projects], *room)
+    whole = total_of(node.capacity for node in nodes)
+    found = []
+    for project in projects:
+        quota = project.quota
+        right, own = rights[quota.project], [job for job in jobs if job.project == quota.project]
+        found.append(_project_body(project, right, own, shrunk_words(quota, right, room.capacity, whole)))
+    return found
+
+
+def _room(services: Services, nodes: Nodes, jobs: Iterable[JobRecord]) -> Room:
+    """What rounds share out now: on closed nodes what jobs hold there."""
+    snapshot, staying = Snapshot(services.clock(), nodes, ()), nodes.closed_names - nodes.emptied_names
+    if not staying:
+        return Room(snapshot.capacity)
+    by_id, held = {job.id: job for job in jobs}, dict[str, Resources]()
+    for task in services.repository.tasks.select():
+        job = by_id.get(task.key.job_id)
+        if job is None or task.node not in staying or task.unwanted_since is not None:
+            continue
+        spec = readable_spec(job)
+        if spec is not None and task.key.role is not Role.COORDINATOR:
+            need = spec.on(job.wanted.gpu_type).need(task.key.role)
+            held[job.project] = held.get(job.project, Resources()) + need
+    return with_closed(snapshot, held)
 
 
 def _project_body(
-    project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord], capacity: Resources
+    project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord], shrunk: str | None
 ) -> answers.Project:
     quota, used = project.quota, sum(map(_allocated_to, jobs), Resources())
     return answers.Project(
@@ -130,7 +146,7 @@ def _project_body(
             limits=read(ProjectLimits, project.limits),
         ),
         guaranteed=_resources_body(right),
-        shrunk=shrunk_words(quota, right, capacity),
+        shrunk=shrunk,
         used=_resources_body(used),
         borrowed=_resources_body(remaining(used, right)),
         jobs=dict(Counter("starting" if job.is_starting else job.state.value for job in jobs)),
