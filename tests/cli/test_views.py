@@ -260,6 +260,13 @@ def test_a_calculated_speed_is_told_to_be_one(source: str, is_told: bool) -> Non
     assert ("calculated from its layers: none is measured yet" in text) == is_told
 
 
+def test_a_speed_that_was_predicted_before_a_change_of_size_names_the_size() -> None:
+    has, had = {"workers": 4, "servers": 4, "gpu_type": None}, {"workers": 1, "servers": 1, "gpu_type": None}
+    for previous, said in ((had, "71.6 steps/s with 1w+1p ("), (has, "71.6 steps/s (")):
+        decision = builders.decision(forecast={"steps_per_second": 71.6}, previous=previous, allocation=has)
+        assert said in shown(render_explanation.explanation(builders.explanation(), [decision], NOW), width=120)
+
+
 def test_what_ends_a_script_is_named() -> None:
     decision = builders.decision(forecast={"rule": "command_ends"})
     assert "the script itself" in shown(render_explanation.explanation(builders.explanation(), [decision], NOW))

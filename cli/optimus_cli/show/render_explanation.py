@@ -79,7 +79,9 @@ def _forecast_facts(decision: Decision, now: datetime, *, with_fit: bool) -> lis
     forecast = decision["forecast"]
     speed = wording.number(forecast.get("steps_per_second"))
     whence = _SPEED_FROM.get(forecast.get("speed_from") or "", "")
-    told = f"{speed} steps/s{whence} ({wording.ago(decision['at'], now)})"
+    had, has = decision["previous"], decision["allocation"]
+    size = f" with {wording.tasks(had)}" if had != has and had["workers"] else ""  # the round saw what it had before
+    told = f"{speed} steps/s{size}{whence} ({wording.ago(decision['at'], now)})"
     total = forecast.get("total_steps") if forecast.get("rule") else None  # without one it is a guess
     fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),

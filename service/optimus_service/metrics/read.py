@@ -147,6 +147,7 @@ def job_metrics(
     """One active job. Pure."""
     asked, ahead = job.asked, progress_of(job, decision, now, None, still, speed_here(job, newest, now))
     believed = None if decision is None else decision.forecast
+    is_of_its_size = decision is not None and decision.previous == job.running
     return JobMetrics(
         job_id=job.id,
         name=job.name,
@@ -167,7 +168,7 @@ def job_metrics(
         fitted_loss=None if believed is None else fitted_loss(believed.loss_curve, job.step),
         progress=ahead.progress,
         steps_per_second=measured_speed(newest, now),
-        predicted_steps_per_second=None if believed is None else finite(believed.steps_per_second),
+        predicted_steps_per_second=finite(believed.steps_per_second) if believed and is_of_its_size else None,
         total_steps=None if believed is None else interval_body(believed.total_steps),
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,

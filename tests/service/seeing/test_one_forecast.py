@@ -82,6 +82,13 @@ def expected_at(now: float, seconds: float) -> ExpectedTimesRecord:
     return ExpectedTimesRecord(job_id="job-1", at=now, valid_until=now + 99.0, start=None, end=end, steps_left=500.0)
 
 
+@pytest.mark.parametrize(("previous", "told"), [(JOB.allocation, 3.1), (Allocation(1, 1), None)])
+def test_the_metric_of_the_speed_is_of_the_size_that_the_job_has(previous: Allocation, told: float | None) -> None:
+    made = a_decision(at=NOW, allocation=JOB.allocation, previous=previous, forecast=a_forecast(steps_per_second=3.1))
+    record = a_record(state=JobState.RUNNING, wanted=JOB.allocation, running=JOB.allocation)
+    assert job_metrics(record, made, [], [], None, NOW).predicted_steps_per_second == told
+
+
 def test_of_an_ended_job_the_last_forecast_says_what_it_rested_on() -> None:
     learned = learned_then(a_forecast(finished_runs=0, finished_runs_share=0.0, speed_from="measured"))
     assert (learned.finished_runs, learned.share, learned.speeds_from) == (0, 0.0, "measured")
