@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -24,6 +24,9 @@ differ in an option that was never varied differ by a factor of 3.6 at most, wit
 
 _MEAN_VARIANCE, _RUN_VARIANCE = 9.0, 0.15**2
 """Of the mean of a script (unknown), and of runs with the same arguments; as in `optimus_models.speed.scaling`."""
+
+_WHOLE = 0.5
+"""A count is of whole steps or epochs."""
 
 Arguments = tuple[str, ...]
 """The words of a command after its script."""
@@ -55,6 +58,44 @@ def predicted(own: Arguments, earlier: Sequence[tuple[Arguments, float]]) -> tup
     middle = float(logs.mean())
     variance = float(among[0, 0] - weights @ among[0, 1:]) + _RUN_VARIANCE
     return middle + float(weights @ (logs - middle)), math.sqrt(max(variance, 0.0))
+
+
+def naming(counts: Sequence[tuple[Arguments, float]]) -> frozenset[str]:
+    """Options that name how many steps or epochs each of these runs (at least one) made: `--epochs 20`.
+
+    `counts`: arguments of each, and how many.
+    """
+    runs = [(options_of(arguments), count) for arguments, count in counts]
+    return frozenset(
+        name for name in (runs[0][0] if runs else ()) if all(_names(run.get(name), count) for run, count in runs)
+    )
+
+
+def named_count(arguments: Arguments, names: Collection[str]) -> float | None:
+    """How many steps or epochs a run with these arguments makes, by options that name it (`naming`); None: they are not
+    among them, or do not agree."""
+    options = options_of(arguments)
+    found = {_number(options.get(name)) for name in names}
+    return found.pop() if len(found) == 1 else None
+
+
+def are_same_but_for(names: Collection[str], arguments: Arguments, others: Arguments) -> bool:
+    """Whether two runs have the same arguments, these options aside."""
+    one, other = (
+        {name: value for name, value in options_of(each).items() if name not in names} for each in (arguments, others)
+    )
+    return one == other
+
+
+def _names(value: str | None, count: float) -> bool:
+    number = _number(value)
+    return number is not None and abs(number - count) < _WHOLE
+
+
+def _number(word: str | None) -> float | None:
+    """Of a number above 0."""
+    number = float(word) if word is not None and _is_number(word) else 0.0
+    return number if 0.0 < number < math.inf else None
 
 
 def _variance(values: Sequence[tuple[str | None, ...]], logs: Sequence[float], place: int) -> float:

@@ -9,7 +9,15 @@ import random
 import numpy as np
 import pytest
 
-from optimus_models.arguments import Arguments, covariance, options_of, predicted
+from optimus_models.arguments import (
+    Arguments,
+    are_same_but_for,
+    covariance,
+    named_count,
+    naming,
+    options_of,
+    predicted,
+)
 from optimus_models.speed.scaling import ScalingCurve, predict_many
 
 Runs = list[tuple[Arguments, float]]
@@ -27,6 +35,33 @@ Runs = list[tuple[Arguments, float]]
 )
 def test_values_by_option(words: str, options: dict[str, str]) -> None:
     assert options_of(tuple(words.split())) == options
+
+
+@pytest.mark.parametrize(
+    ("runs", "own", "count"),
+    [
+        ({"--epochs 30 --lr 0.1": 30.0}, "--epochs 20 --lr 0.1", 20.0),
+        ({"30": 30.0, "60": 60.0}, "20", 20.0),
+        ({"--epochs 30": 30.0, "--epochs 60": 12.0}, "--epochs 20", None),  # one of them ended before
+        ({"--epochs 30": 30.0}, "--lr 0.1", None),
+        ({"--epochs 30": 30.0}, "--epochs many", None),
+        ({"--epochs 30": 1200.0}, "--epochs 20", None),
+        ({"--epochs 30 --batch 30": 30.0}, "--epochs 20 --batch 30", None),  # which of them it is, nobody knows
+        ({"--epochs 30 --batch 30": 30.0, "--epochs 10 --batch 30": 10.0}, "--epochs 20 --batch 30", 20.0),
+        ({"--epochs 30": 30.0}, "--epochs -1", None),
+        ({}, "--epochs 20", None),
+    ],
+)
+def test_a_count_that_an_argument_names(runs: dict[str, float], own: str, count: float | None) -> None:
+    names = naming([(tuple(words.split()), made) for words, made in runs.items()])
+    assert named_count(tuple(own.split()), names) == count
+
+
+def test_arguments_may_be_the_same_but_for_what_names_the_count() -> None:
+    one, other = ("--epochs", "20", "--lr", "0.1"), ("--lr=0.1", "--epochs=30")
+    assert are_same_but_for({"epochs"}, one, other)
+    assert not are_same_but_for((), one, other)
+    assert not are_same_but_for({"lr"}, one, other)
 
 
 def sigma_of(own: str, earlier: dict[str, float]) -> float:

@@ -22,6 +22,7 @@ from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
     EndedJob,
+    Interval,
     Job,
     JobState,
     Node,
@@ -212,6 +213,28 @@ def end_of(job: Job, now: float = NOW) -> tuple[float, float, float] | None:
     queue = Queue(now, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
     left = corrected_times(queue, policy_named("optimus"), Settings())["new"].shown.left(now)
     return None if left is None else (left.low, left.mean, left.high)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 10.0])
+def test_a_script_makes_as_many_steps_as_its_arguments_say_where_others_did(steps_per_epoch: float | None) -> None:
+    def run(made: int, *arguments: str) -> EndedJob:
+        one = replace(ended(f"run-{made}", float(made)), arguments=arguments, steps_per_epoch=steps_per_epoch)
+        return replace(one, loss_steps=(1.0, 10.0 * made) if steps_per_epoch else (), total_steps=made)
+
+    def steps(*runs: EndedJob) -> Interval | None:
+        waits = a_script(*runs)
+        return steps_of_alike_runs(replace(waits, spec=replace(waits.spec, arguments=("--n", "20"))), steps_per_epoch)
+
+    each = steps_per_epoch or 1.0
+    one = steps(run(30, "--n", "30"))
+    assert one is not None
+    assert (one.low, one.mean, one.high) == pytest.approx((10.0 * each, 20.0 * each, 40.0 * each))
+    two = steps(run(30, "--n", "30"), run(5, "--n", "5"))
+    assert two is not None
+    assert (two.low, two.mean, two.high) == pytest.approx((20.0 * each,) * 3)
+    unlike = steps(run(30, "--n", "30"), run(12, "--n", "15"))
+    assert unlike is not None
+    assert unlike.high > 3.0 * unlike.low, "one of them stopped by itself"
 
 
 def test_evaluations_to_come_are_expected_as_ended_runs_made_them() -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimus_models.arguments import predicted
+from optimus_models.arguments import named_count, naming, predicted
 from optimus_models.convergence import LEAST_POINTS
 from optimus_models.loss.curve import LossCurve
 from optimus_scheduler.forecast.censoring import Length, is_whole, quantiles, weighed
@@ -25,7 +25,8 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     none has ended, or epochs are told and nothing is known of one.
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
-    doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
+    doubled. Of a script those with the same arguments; where there are none, those that made as many as one of their
+    arguments says, as if they had made as many as the job's says; else by how much others differed. Of a job that
     a loss or a figure is to end, see `_steps_under`. Runs that a rule ended which the job has not say only that it
     takes longer (`censoring`): None where all did.
     """
@@ -48,12 +49,21 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     alike = [length for arguments, length in lengths if arguments == job.spec.arguments]
     if any(length.is_whole for length in alike):
         by_runs = _by_alike(alike)
+    elif not alike and (count := _named(job.spec.arguments, whole)) is not None:
+        by_runs = _by_alike([Length(math.log(count), is_whole=True)] * len(whole))
     else:
         mean, sigma = predicted(job.spec.arguments, whole)
         middle, low, high = (math.exp(mean + sigma * reach) for reach in (0.0, -REACH, REACH))
         longest = max((math.exp(length.log) for length in alike), default=0.0)
         by_runs = given_not_ended(Interval(middle, low, high), 0.0, longest)
     return Interval(*(each * steps_per_epoch for each in by_runs))
+
+
+def _named(arguments: tuple[str, ...], whole: Sequence[tuple[tuple[str, ...], float]]) -> float | None:
+    """How many epochs, or steps, the job's arguments say that it makes, where those of all ended runs said it of them
+    (arguments of each, and the logarithm of how many)."""
+    counts = [(theirs, math.exp(log)) for theirs, log in whole]
+    return named_count(arguments, naming(counts))
 
 
 def _by_alike(lengths: Sequence[Length]) -> Interval:
