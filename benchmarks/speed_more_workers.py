@@ -16,6 +16,10 @@ jumps (`optimus_models.speed.boundary`). What is believed before any jump was se
 the application that is judged (`by others`) it is what its likelihood over the other five prefers. ElasticFlow's A100
 have nodes of eight GPUs (its testbed) and took no part: `A100`, by model.
 
+A script may not share its work: what is believed of that (`UNSHARED` of `optimus_scheduler.forecast.speed_fits`) is the
+likeliest by the sources above, of which the workers all share theirs; `unshared` has it, `by others` without the source
+that is judged. Rows with `may not share` have that belief, and `error` has mean errors, |log|, in per cent.
+
 One JSON object is printed: per cent held by source, for each number of measured sizes.
 """
 
@@ -35,13 +39,16 @@ from numpy.typing import NDArray
 from optimus_models import ScalingCurve
 from optimus_models.speed.boundary import Boundary, Jumps
 from optimus_models.speed.ring import RingSamples, RingSpeed
-from optimus_models.speed.scaling import observed_jump
+from optimus_models.speed.scaling import Unshared, observed_jump
+from optimus_scheduler.forecast.speed_fits import UNSHARED
 from optimus_simulator.traces.pollux import load_application
 from optimus_simulator.truth.profiles import GPUS_PER_NODE, Application, packed
 
 FloatArray = NDArray[np.float64]
 
 MEASURED = (1, 2, 3)
+_PARTS = np.linspace(0.0, 0.99, 100)
+"""Of trainings that do not share, among which the likeliest is chosen."""
 _NAME = re.compile(r"\('(.*)', (\d+)\)")
 
 Training = Mapping[int, float]
@@ -83,29 +90,58 @@ def _above_0(speeds: Training) -> Training:
 
 def held(training: Training, n_measured: int, *, next_only: bool) -> list[bool]:
     """Whether each interval held."""
-    sizes, found = list(training), list[bool]()
+    return [one for one, _ in judged(training, n_measured, None, next_only=next_only)]
+
+
+def judged(
+    training: Training, n_measured: int, unshared: Unshared | None, *, next_only: bool
+) -> list[tuple[bool, float]]:
+    """Whether each interval held, and |log| of the predicted speed over the true one."""
+    sizes, found = list(training), list[tuple[bool, float]]()
     for first in range(1 if n_measured == 1 else len(sizes) - n_measured):
         known, left = sizes[first : first + n_measured], sizes[first + n_measured :]
         left = left[:1] if next_only else left
-        curve = ScalingCurve.fit(known, [training[size] for size in known])
-        low, high = curve.predict_interval(left, np.zeros(len(left)))
+        curve = ScalingCurve.fit(known, [training[size] for size in known], unshared=unshared)
+        mean, low, high = curve.predict_with_interval(left, np.zeros(len(left)))
         true = np.array([training[size] for size in left])
-        found += ((low <= true) & (true <= high)).tolist()
+        errors = np.abs(np.log(mean / true))
+        found += zip(((low <= true) & (true <= high)).tolist(), errors.tolist(), strict=True)
     return found
 
 
-def _percent_held(of_source: list[Training], n_measured: int, *, next_only: bool) -> float:
-    return 100.0 * float(np.mean([one for each in of_source for one in held(each, n_measured, next_only=next_only)]))
-
-
 def measure(folder: Path) -> dict[str, dict[str, float]]:
-    """Per cent held by source and on the mean of the sources."""
+    """Per cent held by source and on the mean of the sources; and how likely it is that work is not shared."""
     of_sources, rows = trainings(folder), dict[str, dict[str, float]]()
+    by_others = {
+        source: _likeliest_unshared([each for other in of_sources if other != source for each in of_sources[other]])
+        for source in of_sources
+    }
+    everything = _likeliest_unshared([each for of_source in of_sources.values() for each in of_source])
     for n in MEASURED:
         for which in ("next", "all larger"):
-            row = {source: _percent_held(each, n, next_only=which == "next") for source, each in of_sources.items()}
-            rows[f"{n} measured, {which}"] = row | {"mean": float(np.mean(list(row.values())))}
+            for belief, unshared in (("", None), (", may not share", Unshared(UNSHARED))):
+                found = {
+                    source: [one for each in of_source for one in judged(each, n, unshared, next_only=which == "next")]
+                    for source, of_source in of_sources.items()
+                }
+                for what, column in (("", 0), (", error", 1)):
+                    row = {
+                        source: 100.0 * float(np.mean([one[column] for one in each])) for source, each in found.items()
+                    }
+                    rows[f"{n} measured, {which}{belief}{what}"] = _with_mean(row)
+    rows["unshared, by others"] = by_others
+    rows["unshared"] = {"all": everything}
     return rows
+
+
+def _likeliest_unshared(of_sources: Sequence[Training]) -> float:
+    """Per cent of trainings of which more workers are no faster, by what their sizes tell of each."""
+    even = Unshared(0.5)
+    parts = np.array([ScalingCurve.fit(list(each), list(each.values()), unshared=even).unshared for each in of_sources])
+    likelihoods = [
+        float(np.log(_PARTS[k] * parts + (1.0 - _PARTS[k]) * (1.0 - parts)).sum()) for k in range(len(_PARTS))
+    ]
+    return 100.0 * float(_PARTS[int(np.argmax(likelihoods))])
 
 
 WITHIN_A_NODE = ((1,), (1, 2), (1, 2, 4))

@@ -40,7 +40,7 @@ from optimus_models.speed import SpeedLaw
 from optimus_models.speed.batch import BatchSpeed
 from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale
 from optimus_models.speed.ring import RingSamples, RingSpeed
-from optimus_models.speed.scaling import ScalingCurve
+from optimus_models.speed.scaling import ScalingCurve, Unshared
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "TimeAndCost",
     "TypeSpeed",
     "UnknownPrice",
+    "Unshared",
     "cheapest_before",
     "converged_epoch",
     "convergence_step",

@@ -258,6 +258,16 @@ def test_intervals_of_speeds_with_more_workers_hold_about_as_often_as_they_say(d
     )
 
 
+def test_trainings_that_share_are_predicted_as_well_where_they_might_not(data: Path) -> None:
+    rows = speed_more_workers.measure(data)
+    for n, which in ((n, which) for n in (1, 2, 3) for which in ("next", "all larger")):
+        doubted, sure = (f"{n} measured, {which}{belief}" for belief in (", may not share", ""))
+        assert rows[f"{doubted}, error"]["mean"] < 1.02 * rows[f"{sure}, error"]["mean"]
+        assert rows[sure]["mean"] <= rows[doubted]["mean"] <= 92
+    likeliest = rows["unshared"]["all"]
+    assert 2 <= likeliest <= 8, "per cent; scripts are believed to be of 5"
+
+
 def test_intervals_of_speeds_beyond_a_node_are_counted_by_application(data: Path) -> None:
     rows = speed_more_workers.measure_nodes(data)
     for kind in speed_more_workers.CURVES:

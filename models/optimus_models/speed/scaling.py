@@ -8,14 +8,19 @@ How far jobs depart from the law differs: the variance of the process has an inv
 those of a Student's t process. They are wider where the measured sizes lie further apart than the prior has it, and
 narrower where they lie closer. What is predicted, the mean, does not depend on it.
 
+A script may not share its work: each worker makes all steps, and more of them are no faster. Such a curve is the same
+process round a constant (`Unshared`). Which of the two a job has is told by how likely each makes what was measured;
+the logarithm of the speed is the mean of both, and an interval that of their mixture.
+
 References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2 and section 9.9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,8 +50,21 @@ _SPREAD_EVIDENCE = 2.0
 """The belief that the process has the variance of its kernel counts as so many measured differences between sizes."""
 _MOST_SIGMA = 3.0
 """Of a logarithm: beyond a factor of twenty nothing more is said."""
+_COVERAGES = tuple(((np.arange(64) + 0.5) / 64).tolist())
+"""Their ends stand for a distribution, each with the same probability."""
+_NEGLIGIBLE = 1e-3
+"""What is less probable does not widen an interval."""
 _FARTHEST = 300.0
 """Bound of logarithms of speeds: nonsense stays finite."""
+
+
+class Unshared(NamedTuple):
+    """What is believed of a job whose workers may each do all of its work."""
+
+    probability: float
+    """That they do, before anything is measured."""
+    arguments: FloatArray | None = None
+    """`arguments` of `ScalingCurve.fit`, by levels of runs of which more workers are no faster."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +97,13 @@ class ScalingCurve:
     """Degrees of freedom that this is known with."""
     _least_variance: float = field(repr=False)
     """Of the logarithm of the job's speed at the measured size where it is known best: doubtful of all sizes."""
+    _serial: float = field(repr=False)
+    """Part of a step on one worker that more do not share, before anything is measured."""
     _boundary: Boundary | None = field(repr=False)
+    _rival: ScalingCurve | None = field(default=None, repr=False)
+    """What it is if workers share the work and this one has that they do not, or the other way round ..."""
+    _rivals_part: float = field(default=0.0, repr=False)
+    """... and how probable that is, a half at most."""
     _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
     """Empty until somebody asks."""
 
@@ -93,32 +117,58 @@ class ScalingCurve:
         others: Sequence[tuple[ArrayLike, ArrayLike]] = (),
         arguments: FloatArray | None = None,
         boundary: Boundary | None = None,
+        unshared: Unshared | None = None,
     ) -> ScalingCurve:
         """Fit to parallel arrays, `speeds` in steps per second; `others` are those of jobs of the same kind, in the
         same unit. `weights` from 0 to 1 fade measurements. Never raises on data: what is not above 0 is ignored.
         `arguments`: covariance of what they do to levels, of this job and each of the others
         (`optimus_models.arguments.covariance`); None: nothing. `boundary`: where the job leaves a node; None: not
-        known, or it never does.
+        known, or it never does. `unshared`: that its workers may each do all of the work; None: they share it.
         """
-        own = _points(workers, speeds, 1.0 if weights is None else weights, _NOISE, source=0)
-        strangers = [_points(*each, 1.0, _STRANGER_NOISE, source=s) for s, each in enumerate(others, start=1)]
+        v = 1.0 if weights is None else weights
+        shared, likelihood = cls._fitted(_SERIAL, workers, speeds, v, others, arguments, boundary)
+        if unshared is None:
+            return shared
+        other, others_likelihood = cls._fitted(1.0, workers, speeds, v, others, unshared.arguments, boundary)
+        odds = np.exp(np.clip(others_likelihood - likelihood, -_FARTHEST, _FARTHEST)) * unshared.probability
+        part = float(odds / (odds + 1.0 - unshared.probability))
+        if part > 0.5:
+            return replace(other, _rival=shared, _rivals_part=1.0 - part)
+        return replace(shared, _rival=other, _rivals_part=part)
+
+    @classmethod
+    def _fitted(
+        cls,
+        serial: float,
+        workers: ArrayLike,
+        speeds: ArrayLike,
+        weights: ArrayLike,
+        others: Sequence[tuple[ArrayLike, ArrayLike]],
+        arguments: FloatArray | None,
+        boundary: Boundary | None,
+    ) -> tuple[ScalingCurve, float]:
+        """Round Amdahl's law with this serial part, and the logarithm of its likelihood."""
+        own = _points(workers, speeds, weights, _NOISE, 0, serial)
+        strangers = [_points(*each, 1.0, _STRANGER_NOISE, s, serial) for s, each in enumerate(others, start=1)]
         at, target, noise, source = (np.concatenate(columns) for columns in zip(own, *strangers, strict=True))
         which = source.astype(np.intp)
         between = np.zeros((len(others) + 1,) * 2) if arguments is None else arguments
         own_level, others_level = _levels(own, strangers, between)
         levels = np.where(source == 0.0, own_level, others_level)
-        covariance = _kernel(at, source, at, source, levels) + np.diag(noise**2)
-        covariance += between[np.ix_(which, which)]
+        alone = _kernel(at, source, at, source, levels) + np.diag(noise**2)
+        covariance = alone + between[np.ix_(which, which)]
         inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         coefficients = inverse @ target
         n_points = _distinct(own[0])
         misfit = target - (covariance - np.diag(noise**2)) @ coefficients
         error = float(np.sqrt(np.mean(misfit**2))) if len(at) else _NOISE
         n_shape = _distinct(at)
-        spread, freedom = _spread_of(at, target, noise, source, covariance)
+        spread, freedom, likelihood = _spread_of(at, target, noise, source, covariance)
+        if between.any():  # arguments may do nothing to the speed; one is as probable as the other
+            likelihood = float(np.logaddexp(likelihood, _spread_of(at, target, noise, source, alone)[2]) - np.log(2.0))
         evidence = n_points + 0.7 * (n_shape - n_points)
         sure = evidence / (evidence + 2.0)
-        return cls(
+        curve = cls(
             n_points,
             sure,
             max(error, _NOISE),
@@ -133,8 +183,15 @@ class ScalingCurve:
             spread,
             freedom,
             _least_variance(at, own_level, between[0, which], float(between[0, 0]), source, inverse),
+            serial,
             boundary,
         )
+        return curve, likelihood
+
+    @property
+    def unshared(self) -> float:
+        """How probable it is that each worker does all of the work."""
+        return self._rivals_part if self._serial == _SERIAL else 1.0 - self._rivals_part
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -147,8 +204,7 @@ class ScalingCurve:
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """Steps per second with so many workers, above 0; `servers` says nothing."""
         del servers
-        at = _logarithm(workers)
-        return self._mean(at, self._cross(at))
+        return _speeds(self._mean(_logarithm(workers)))
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
@@ -163,26 +219,53 @@ class ScalingCurve:
         """The mean with these bounds: see `SpeedLaw`."""
         del servers
         at = _logarithm(workers)
+        middle = self._mean(at)
+        down, up = self._reach(at, middle, coverage)
+        if self._boundary is not None:
+            most = np.exp(self._at.max(initial=0.0))
+            down = self._boundary.widened(down, np.round(np.exp(at)), round(float(most)), coverage)
+        mean = _speeds(middle)
+        return mean, mean * np.exp(-down), mean * np.exp(up)
+
+    def _reach(self, at: FloatArray, middle: FloatArray, coverage: float) -> tuple[FloatArray, FloatArray]:
+        """(n,) how far an interval reaches down and up from `middle` (n,), in logarithms."""
+        if self._rival is None or self._rivals_part < _NEGLIGIBLE:
+            (reach,) = self._half_widths(at, [coverage])
+            return reach, reach
+        values, parts = list[FloatArray](), list[FloatArray]()
+        for curve, part in ((self, 1.0 - self._rivals_part), (self._rival, self._rivals_part)):
+            apart, widths = curve._own_mean(at) - middle, curve._half_widths(at, _COVERAGES)
+            values += [apart - widths, apart + widths]
+            parts.append(np.full(2 * len(widths), part / (2 * len(widths))))
+        possible = np.concatenate(values)
+        order = np.argsort(possible, axis=0)
+        below = np.cumsum(np.concatenate(parts)[order], axis=0)
+        ends = [np.argmax(below >= part, axis=0) for part in ((1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0)]
+        low, high = np.take_along_axis(possible, np.take_along_axis(order, np.array(ends), axis=0), axis=0)
+        least = half_width(coverage) * self.error  # the mean is between them
+        return np.maximum(-low, least), np.maximum(high, least)
+
+    def _half_widths(self, at: FloatArray, coverages: Sequence[float]) -> FloatArray:
+        """(c, n) of intervals with these coverages, in logarithms, of this belief alone."""
         cross = self._cross(at)
         prior = _variances(at, self._own_level) + self._own_variance
         variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         of_level = np.minimum(variance, self._least_variance)
         of_shape = self._spread * np.sqrt(np.maximum(variance - of_level, 0.0))
         of_all = np.sqrt(np.maximum(of_level, 0.0) + self.error**2)  # what lies off the curve widens it, too
-        up = np.hypot(
-            student_half_width(coverage, self._freedom) * np.minimum(of_shape, _MOST_SIGMA),
-            half_width(coverage) * np.minimum(of_all, _MOST_SIGMA),
-        )
-        down = up
-        if self._boundary is not None:
-            most = np.exp(self._at.max(initial=0.0))
-            down = self._boundary.widened(up, np.round(np.exp(at)), round(float(most)), coverage)
-        mean = self._mean(at, cross)
-        return mean, mean * np.exp(-down), mean * np.exp(up)
+        student = np.array([student_half_width(coverage, self._freedom) for coverage in coverages])
+        normal = np.array([half_width(coverage) for coverage in coverages])
+        of_shape, of_all = np.minimum(of_shape, _MOST_SIGMA), np.minimum(of_all, _MOST_SIGMA)
+        return np.asarray(np.hypot(student[:, None] * of_shape, normal[:, None] * of_all))
 
-    def _mean(self, at: FloatArray, cross: FloatArray) -> FloatArray:
-        """(n,) speeds at logarithms of workers; `cross`: of `_cross`."""
-        return np.asarray(np.exp(np.clip(_prior(at) + cross @ self._weights, -_FARTHEST, _FARTHEST)))
+    def _mean(self, at: FloatArray) -> FloatArray:
+        """(n,) logarithms of speeds at logarithms of workers."""
+        mean = self._own_mean(at)
+        return mean if self._rival is None else mean + self._rivals_part * (self._rival._own_mean(at) - mean)
+
+    def _own_mean(self, at: FloatArray) -> FloatArray:
+        """The same of this belief alone."""
+        return np.asarray(_prior(at, self._serial) + self._cross(at) @ self._weights)
 
     def _cross(self, at: FloatArray) -> FloatArray:
         return _shape(at, self._at) + self._levels + self._alike
@@ -190,32 +273,54 @@ class ScalingCurve:
 
 def predict_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], workers: FloatArray) -> FloatArray:
     """(n,) what `curves[curve[i]]` predicts for `workers[i]`, up to rounding, at a fraction of the time."""
+    at = np.log(np.maximum(workers, 1.0))
+    logs = _logs_of_many(curves, curve, at)
+    rivals = [each._rival for each in curves if each._rival is not None]
+    if rivals:
+        has_rival = np.array([each._rival is not None for each in curves])
+        here = has_rival[curve]
+        parts = np.array([each._rivals_part for each in curves])[curve[here]]
+        theirs = _logs_of_many(rivals, (has_rival.cumsum() - 1)[curve[here]], at[here])
+        logs[here] += parts * (theirs - logs[here])
+    return _speeds(logs)
+
+
+def _logs_of_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], at: FloatArray) -> FloatArray:
+    """The logarithms of the same at logarithms of workers, of each belief alone."""
     most = max((len(each._weights) for each in curves), default=0)
     measured_at, weights, is_own, alike = (np.zeros((len(curves), most)) for _ in range(4))
     for row, each in enumerate(curves):
         n = len(each._weights)
         measured_at[row, :n], weights[row, :n], is_own[row, :n] = each._at, each._weights, each._source == 0.0
         alike[row, :n] = each._alike
-    at = np.log(np.maximum(workers, 1.0))
     there = measured_at[curve]
     shape = _SLOPE**2 * at[:, None] * there + _WALK**2 * np.minimum(at[:, None], there)
-    own_level = np.array([each._own_level for each in curves])[curve]
+    own_level, serial = (
+        np.array([getattr(each, name) for each in curves])[curve] for name in ("_own_level", "_serial")
+    )
     kernel = shape + (_LEVEL**2 + own_level[:, None] ** 2 * is_own[curve] + alike[curve])
-    logs = _prior(at) + np.einsum("ij,ij->i", kernel, weights[curve])
-    return np.asarray(np.exp(np.clip(logs, -_FARTHEST, _FARTHEST)))
+    return np.asarray(_prior(at, serial) + np.einsum("ij,ij->i", kernel, weights[curve]))
+
+
+def mean_level(workers: ArrayLike, speeds: ArrayLike, *, is_shared: bool = True) -> float:
+    """Mean of the logarithms of measured speeds less how much so many workers are faster than one; 0 without any."""
+    _, target, _, _ = _points(workers, speeds, 1.0, _NOISE, 0, _SERIAL if is_shared else 1.0)
+    return float(target.mean()) if len(target) else 0.0
 
 
 _Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 
-def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: float, source: int) -> _Columns:
+def _points(
+    workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: float, source: int, serial: float = _SERIAL
+) -> _Columns:
     """ln w, ln f less the prior, sigma and source of each usable measurement."""
     w, f = np.asarray(workers, dtype=np.float64).reshape(-1), np.asarray(speeds, dtype=np.float64).reshape(-1)
     v = np.broadcast_to(np.asarray(weights, dtype=np.float64), f.shape)
     usable = np.isfinite(f) & (f > 0) & np.isfinite(w) & (w >= 1) & (v > 0)
     at = np.log(w[usable])
     sigma = noise / np.sqrt(np.clip(v[usable], 1e-3, 1.0))
-    target = np.clip(np.log(f[usable]), -_FARTHEST, _FARTHEST) - _prior(at)
+    target = np.clip(np.log(f[usable]), -_FARTHEST, _FARTHEST) - _prior(at, serial)
     return at, target, sigma, np.full(len(at), float(source))
 
 
@@ -225,11 +330,11 @@ def _levels(own: _Columns, others: Sequence[_Columns], arguments: FloatArray) ->
     Where the difference is clear, it is the sigma itself (empirical Bayes): what was measured then decides the level,
     and the others tell the shape only. Others with other `arguments` differ by these.
     """
-    sets: dict[bytes, list[float]] = {}
-    for number, (_, target, _, _) in enumerate(others, 1):
-        if len(target):
-            sets.setdefault(arguments[number].tobytes(), []).append(float(np.mean(target)))
-    within = [value - sum(values) / len(values) for values in sets.values() for value in values]
+    sets: dict[tuple[bytes, float], list[float]] = {}
+    for number, (at, target, _, _) in enumerate(others, 1):
+        for size, value in zip(np.round(at, 9).tolist(), target.tolist(), strict=True):
+            sets.setdefault((arguments[number].tobytes(), size), []).append(value)
+    within = [value - sum(values) / len(values) for values in sets.values() for value in values if len(values) > 1]
     spread = float(np.std(within)) if len(within) > 1 else 0.0
     others_level = spread if spread > _CLEARLY_OTHER * _OWN_LEVEL else _OWN_LEVEL
     theirs: dict[float, list[float]] = {}
@@ -268,8 +373,9 @@ def observed_jump(workers: ArrayLike, speeds: ArrayLike, node: int) -> float | N
 
 def _spread_of(
     at: FloatArray, target: FloatArray, noise: FloatArray, source: FloatArray, covariance: FloatArray
-) -> tuple[float, float]:
-    """How far measurements lie apart by how far their prior `covariance` (n, n) has it, and its degrees of freedom.
+) -> tuple[float, float, float]:
+    """How far measurements lie apart by how far their prior `covariance` (n, n) has it, its degrees of freedom, and the
+    logarithm of their likelihood, whatever their level, up to a constant.
 
     With y the measurements, n of them, and K their covariance, the scale of K has the mean (ν + q)/(ν + n - 1), where q
     is the squared length of y - its level in units of K, and ν the evidence of the prior. A size that a job measured
@@ -279,7 +385,7 @@ def _spread_of(
     place = {size: number for number, size in enumerate(dict.fromkeys(sizes))}
     n = len(place)
     if n < 2:
-        return 1.0, _SPREAD_EVIDENCE
+        return 1.0, _SPREAD_EVIDENCE, 0.0
     if n < len(at):
         weights = (np.array([place[size] for size in sizes]) == np.arange(n)[:, None]) / noise**2
         weights /= weights.sum(axis=1, keepdims=True)
@@ -288,9 +394,15 @@ def _spread_of(
         covariance = weights @ (covariance - np.diag(noise**2)) @ weights.T + np.diag(least**2)
     ones = np.ones(n)
     by_target, by_level = np.linalg.solve(covariance, np.column_stack([target, ones])).T
-    misfit = float(target @ by_target - (ones @ by_target) ** 2 / (ones @ by_level))
+    information = float(ones @ by_level)
+    misfit = max(float(target @ by_target - (ones @ by_target) ** 2 / information), 0.0)
     freedom = _SPREAD_EVIDENCE + n - 1.0
-    return float(np.sqrt((_SPREAD_EVIDENCE + max(misfit, 0.0)) / freedom)), freedom
+    likelihood = -0.5 * (
+        float(np.linalg.slogdet(covariance)[1])
+        + float(np.log(information))
+        + freedom * float(np.log1p(misfit / _SPREAD_EVIDENCE))
+    )
+    return float(np.sqrt((_SPREAD_EVIDENCE + misfit) / freedom)), freedom, likelihood
 
 
 def _distinct(at: FloatArray) -> int:
@@ -302,9 +414,14 @@ def _logarithm(workers: ArrayLike) -> FloatArray:
     return np.asarray(np.log(np.maximum(np.asarray(workers, dtype=np.float64).reshape(-1), 1.0)))
 
 
-def _prior(at: FloatArray) -> FloatArray:
-    """ln of Amdahl's law, w/(1 + s(w - 1)), at ln w."""
-    return np.asarray(at - np.log1p(_SERIAL * np.expm1(at)))
+def _prior(at: FloatArray, serial: float | FloatArray = _SERIAL) -> FloatArray:
+    """ln of Amdahl's law, w/(1 + s(w - 1)), at ln w; none of its work is shared where s is 1."""
+    return np.asarray(at - np.log1p(serial * np.expm1(at)))
+
+
+def _speeds(logs: FloatArray) -> FloatArray:
+    """Of their logarithms, finite."""
+    return np.asarray(np.exp(np.clip(logs, -_FARTHEST, _FARTHEST)))
 
 
 def _kernel(

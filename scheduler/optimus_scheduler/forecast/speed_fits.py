@@ -27,7 +27,7 @@ from optimus_models.speed.boundary import Boundary
 from optimus_models.speed.goodput import StepTimes
 from optimus_models.speed.measurements import present_speeds
 from optimus_models.speed.ring import RingSamples, RingSpeed
-from optimus_models.speed.scaling import ScalingCurve
+from optimus_models.speed.scaling import ScalingCurve, Unshared, mean_level
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
 from optimus_scheduler.forecast.speeds import Speeds
@@ -49,6 +49,11 @@ _LEVEL_RIDGE = 0.2
 """Noise of a measured speed over how much the levels of jobs of one task differ, both in logarithms."""
 _ARGUMENTS_RIDGE = _LEVEL_RIDGE * _USUAL_LEVEL
 """The same for jobs with other arguments: their levels differ by a factor of 3.6 (80 %; `optimus_models.arguments`)."""
+UNSHARED = 0.05
+"""How probable it is of a script that each of its workers does all of the work, before two sizes are known; by measured
+speeds of others' trainings (docs/studies/speeds.md). Workers of our own jobs share theirs."""
+_SAME_RATIO = 0.1
+"""Logarithms of ratios of steps that are no further apart are equal: the last batch of an epoch may be smaller."""
 _LEAST_WEIGHT = 0.1
 """Weight of old measurements of all-reduce jobs."""
 _OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.9, 0.6, 0.2
@@ -73,6 +78,8 @@ class SpeedData(NamedTuple):
     elastic: ElasticData | None = None
     """What is known beside that of a job with an elastic batch."""
     boundary: Boundary | None = None
+    steps_per_epoch: float | None = None
+    """Of a script that tells no batch, once it has measured a speed; None: not known."""
 
     @classmethod
     def of(cls, job: Job, settings: Settings) -> SpeedData:
@@ -80,6 +87,7 @@ class SpeedData(NamedTuple):
         kind = (spec.mode, spec.architecture)
         most = MAX_SIMILAR if spec.architecture.has_servers else MAX_SIMILAR_RINGS
         elastic = ElasticData.of(job, settings)
+        is_script = spec.architecture is Architecture.SCRIPT
         similar = tuple(
             ended
             for ended in job.similar
@@ -101,6 +109,7 @@ class SpeedData(NamedTuple):
             spec.arguments,
             elastic,
             job.boundary,
+            job.steps_per_epoch if is_script and job.speed_samples and not spec.counted_batch else None,
         )
 
 
@@ -179,9 +188,17 @@ def _fit_scaling(data: SpeedData) -> Speeds:
     calculated = ([sample.workers for sample in data.calculated], [each.steps_per_second for each in data.calculated])
     others = ended or ([calculated] if data.calculated else [])
     weights = np.maximum(own.weights, _LEAST_WEIGHT)  # an old size tells the shape even so
-    arguments = _of_arguments(data) if ended else None
+    unshared = None
+    if data.architecture is Architecture.SCRIPT:
+        unshared = Unshared(UNSHARED, _of_arguments(data, is_shared=False))
     curve = ScalingCurve.fit(
-        own.workers, own.speeds, weights=weights, others=others, arguments=arguments, boundary=data.boundary
+        own.workers,
+        own.speeds,
+        weights=weights,
+        others=others,
+        arguments=_of_arguments(data, is_shared=True),
+        boundary=data.boundary,
+        unshared=unshared,
     )
     if not curve.n_points and not others:
         return Speeds(curve, None)
@@ -189,21 +206,25 @@ def _fit_scaling(data: SpeedData) -> Speeds:
     return Speeds(replace(curve, confidence=curve.confidence * trust), _source(data, curve.n_points))
 
 
-def _of_arguments(data: SpeedData) -> FloatArray | None:
-    """Covariance of what arguments do to the speeds of the job and of those like it; None: all have the same."""
+def _of_arguments(data: SpeedData, *, is_shared: bool) -> FloatArray | None:
+    """Covariance of what arguments do to the speeds of the job and of those like it; None: all have the same, or there
+    are none. `is_shared`: whether workers share the work."""
     if all(each.arguments == data.arguments for each in data.similar):
         return None
     theirs = (each.arguments for each in data.similar)
-    return covariance(data.arguments, list(zip(theirs, _mean_levels(data), strict=True)))
+    return covariance(data.arguments, list(zip(theirs, _mean_levels(data, is_shared=is_shared), strict=True)))
 
 
-def _mean_levels(data: SpeedData) -> list[float]:
-    """Logarithms of the speeds per worker of the jobs like it."""
-    levels = [
-        [math.log(one.steps_per_second / one.workers) for one in each.speed_samples if one.steps_per_second > 0]
+def _mean_levels(data: SpeedData, *, is_shared: bool = True) -> list[float]:
+    """Logarithms of the speeds of one worker of the jobs like it, by all that they measured."""
+    return [
+        mean_level(
+            [one.workers for one in each.speed_samples],
+            [one.steps_per_second * _batch_ratio(each, data) for one in each.speed_samples],
+            is_shared=is_shared,
+        )
         for each in data.similar
     ]
-    return [sum(each) / len(each) if each else 0.0 for each in levels]
 
 
 def _likeness(spec: JobSpec, ended: EndedJob) -> tuple[bool, bool]:
@@ -225,9 +246,21 @@ def without_noise(data: SpeedData) -> SpeedData:
 
 
 def _batch_ratio(ended: EndedJob, data: SpeedData) -> float:
-    """Steps of this job's batch in one of the ended job's, by the examples in them."""
+    """Steps of this job's batch in one of the ended job's, by the examples in them.
+
+    A script with a batch for each process makes larger and fewer steps with more workers, and counts those of its first
+    size. Where it tells no batch, the steps of an epoch tell that: of runs with the same arguments, and of others where
+    they differ just as their sizes do.
+    """
     ours, theirs = data.batch, ended.global_batch_size
-    return theirs / ours if ours and theirs and data.mode is Mode.SYNC else 1.0
+    if ours and theirs:
+        return theirs / ours if data.mode is Mode.SYNC else 1.0
+    if not data.steps_per_epoch or not ended.steps_per_epoch or ended.global_batch_size:
+        return 1.0
+    ratio = data.steps_per_epoch / ended.steps_per_epoch
+    sizes = [its.workers / own.workers for its in ended.speed_samples for own in data.samples]
+    as_sizes = any(abs(math.log(ratio / size)) < _SAME_RATIO for size in sizes)
+    return ratio if as_sizes or ended.arguments == data.arguments else 1.0
 
 
 def _fit_servers(data: SpeedData) -> Speeds:

@@ -139,6 +139,8 @@ class World:
         )
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}
+        self.pace: Callable[[int, int], float] = speed
+        """Steps per second of its jobs with so many workers and servers."""
         self.loss_at: Callable[[float], float] = loss_at
         """Loss of its jobs after so many steps."""
         self.rate_at: Callable[[int], float] | None = None
@@ -271,7 +273,8 @@ class World:
         if state.batch is not None:
             self._elastic_second(job, state)
             return
-        n_steps = max(1, round(speed(state.workers, state.servers)))
+        speed = self.pace(state.workers, state.servers)
+        n_steps = max(1, round(speed))
         state.step += n_steps
         metrics = None
         if self.accuracy_at is not None and (state.step - n_steps) // STEPS_PER_EPOCH < state.step // STEPS_PER_EPOCH:
@@ -289,10 +292,10 @@ class World:
                 data_epoch=state.step / STEPS_PER_EPOCH,
                 loss=self.loss_at(state.step),
                 n_examples=32 * n_steps // state.workers,
-                seconds=n_steps / speed(state.workers, state.servers),
+                seconds=n_steps / speed,
                 metrics=metrics if rank == 0 else None,
                 learning_rate=None if self.rate_at is None else self.rate_at(state.step - 1),
-                compute_seconds=self.compute_share * n_steps / speed(state.workers, state.servers),
+                compute_seconds=self.compute_share * n_steps / speed,
             )
             for rank in range(state.workers)
         ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import World, speed
+from tests.service.seeing.previews import preview_of
 from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_models.calibration import NO_EXPERIENCE
@@ -30,7 +31,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.predictions.predictions import HistoryCache
+from optimus_service.insight.predictions.predictions import HistoryCache, Question, predictions_body
 from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.jobs import job_of
@@ -120,6 +121,41 @@ def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World)
         (low,), (high,) = speeds.model.predict_interval([1], [0])
         factors[width] = high / low
     assert factors["8"] < 2.0 < 5.0 < factors["9"]
+
+
+@once
+def test_a_script_whose_workers_each_do_all_of_the_work_is_told_its_speed(world: World) -> None:
+    """By the dry run, by the round after it, and by the table of sizes: more workers are no faster."""
+    world.pace = lambda workers, servers: 6.0
+    script: dict[str, Any] = {
+        "task": None,
+        "architecture": "script",
+        "working_directory": "/srv",
+        "servers": {"min": 0, "max": 0},
+    }
+    command = ["python", "-m", "train", "--epochs"]
+    for epochs, workers in enumerate((1, 1, 2, 1, 2, 2), start=2):
+        sizes = {"min": workers, "max": workers}
+        finish(world, f"job-{epochs}", **script, command=[*command, str(epochs)], workers=sizes)
+    asked: dict[str, Any] = {**script, "command": [*command, "9"], "workers": {"min": 1, "max": 1}}
+    record = world.submit("new", **asked)
+    promised = preview_of(world).of(record.spec, {}).forecast
+    assert promised.speed_from == "similar jobs"
+    world.round()
+    world.round()  # with the size that it was given
+    forecast = latest(world, "new").forecast
+    assert forecast.steps_per_second == promised.steps_per_second == pytest.approx(6.0, rel=0.1)
+
+    finished_runs, constants = FinishedRunHistory(world.repository, 1e6), world.settings.scheduling
+    finished_runs.refresh()
+    record = world.repository.jobs.get("new")
+    job = HistoryCache(world.repository, finished_runs, constants).job(record, [], world.clock())
+    counts = range(1, 5)
+    job = replace(job, spec=replace(job.spec, may_grow=True))
+    body = predictions_body(record, job, [latest(world, "new")], Question(counts, range(1), world.clock()), constants)
+    speeds = {each.workers: each.steps_per_second for each in body.speeds}
+    assert speeds[1] == pytest.approx(forecast.steps_per_second)
+    assert speeds[2] == pytest.approx(6.0, rel=0.15)
 
 
 @once
