@@ -237,6 +237,21 @@ def test_a_script_makes_as_many_steps_as_its_arguments_say_where_others_did(step
     assert unlike.high > 3.0 * unlike.low, "one of them stopped by itself"
 
 
+def test_an_argument_that_says_how_many_steps_it_makes_says_nothing_of_its_speed() -> None:
+    def doubt(*arguments: str) -> float:
+        """Of the speed of a job that has measured none, by a run with `--n 30` that made 30 steps."""
+        speeds = tuple(replace(each, servers=0) for each in samples(law(), ((1, 1),)))
+        run = replace(ended("run", 30.0), arguments=("--n", "30"), steps_per_epoch=None, total_steps=30)
+        waits = a_script(replace(run, speed_samples=speeds, architecture=Architecture.SCRIPT))
+        waits = replace(waits, spec=replace(waits.spec, arguments=arguments))
+        found = forecast(waits, NOW, Settings()).speeds.estimate(Allocation(1, 0))
+        return found.high / found.low
+
+    assert doubt("--n", "20") == pytest.approx(doubt("--n", "30"))
+    assert doubt("--n", "20", "--lr", "1") > 2.0 * doubt("--n", "20")
+    assert doubt("--m", "30") > 2.0 * doubt("--n", "30")
+
+
 def test_evaluations_to_come_are_expected_as_ended_runs_made_them() -> None:
     """One that has seen none of its own: those with its arguments, or others of its task, as one run behind it."""
     same = replace(ended("same", 12.0), arguments=("--lr", "1"), busy_seconds=60.0, reported_seconds=80.0)

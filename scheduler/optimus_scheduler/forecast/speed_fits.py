@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.arguments import covariance, predicted
+from optimus_models.arguments import are_same_but_for, covariance, naming, predicted
 from optimus_models.speed.batch import UsableSamples
 from optimus_models.speed.boundary import Boundary
 from optimus_models.speed.goodput import StepTimes
@@ -90,7 +90,7 @@ class SpeedData(NamedTuple):
         is_script = spec.architecture is Architecture.SCRIPT
         similar = tuple(
             ended
-            for ended in job.similar
+            for ended in with_counts_aside(job.similar, spec.arguments)
             if (ended.mode, ended.architecture) == kind
             and ended.speed_samples
             and is_elastic(ended) == (elastic is not None)
@@ -111,6 +111,19 @@ class SpeedData(NamedTuple):
             job.boundary,
             job.steps_per_epoch if is_script and job.speed_samples and not spec.counted_batch else None,
         )
+
+
+def with_counts_aside(runs: Sequence[EndedJob], arguments: tuple[str, ...]) -> Sequence[EndedJob]:
+    """Ended runs, where those whose arguments differ from these only in how many epochs or steps they name have the
+    very same: as many more of them are no faster and no slower."""
+    counts = [(each.arguments, each.n_epochs or float(each.total_steps)) for each in runs if each.total_steps]
+    names = naming(counts) if any(each.arguments != arguments for each in runs) else frozenset()
+    if not names:
+        return runs
+    return [
+        replace(each, arguments=arguments) if are_same_but_for(names, each.arguments, arguments) else each
+        for each in runs
+    ]
 
 
 class _Points(NamedTuple):
