@@ -229,13 +229,24 @@ class _Tries:
                 pauses = "" if change.words == MEASUREMENT else _stopping(stops, names, only_named=self.only_named)
                 found[change.kind] = f"{change.words}{pauses}"
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
-                found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
+                if (beside := self._beside_open(change, planned[job_id])) is not None:  # until then it waits in vain
+                    found[_OPEN] = f"{change.words}, {beside}"
             elif decision.reason is not Reason.LEARNING_SPEED and self._once_measured(change, planned, job_id, least):
                 # With it the job is measured first, which what keeps it at its size now does not wait for.
                 helps = partial(self._giving_once_measured, job_id=job_id, least=least)
                 change, _ = _smallest(change, planned, helps)
                 found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
         return found
+
+    def _beside_open(self, change: Change, planned: Decision) -> str | None:
+        """What a job needs beside an open node by which it does not start yet: room, or what not even the ends of all
+        others give it. `planned`: with that node. None: it cannot be said in a word."""
+        job = next(each for each in change.snapshot.jobs if each.id == planned.job_id)
+        waits_for_quota = planned.reason is Reason.WAITING_FOR_QUOTA
+        (alone,) = self.planner(replace(change.snapshot, jobs=(job,))).decisions
+        if not alone.allocation.is_empty:
+            return "and room on it and within quotas" if waits_for_quota else "and room on it"
+        return f"a larger quota of project {job.spec.project}, and room on it" if waits_for_quota else None
 
     def _goes_before_others(self, change: Change, planned: _Planned) -> bool:
         """Whether a job that is told to start with the ends of which the change consists does not: an end teaches of

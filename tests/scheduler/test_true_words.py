@@ -1039,8 +1039,17 @@ def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
 
 def test_the_opening_of_a_full_node_is_advised_with_room_on_it() -> None:
     big = a_spec(minimum=(4, 1), maximum=(4, 1))
-    first, *_ = tried(a_job("a", spec=big), a_job("b", has=(1, 1), spec=a_spec()), cpu=5.0, schedulable=False)
-    assert first == "node node-0 open again (if it was closed: `optimus node uncordon node-0`), and room on it"
+    waits, trains = a_job("a", spec=big), a_job("b", has=(1, 1), spec=a_spec())
+    opened = "node node-0 open again (if it was closed: `optimus node uncordon node-0`)"
+    for quota, beside in (
+        (None, "and room on it"),
+        (6.0, "and room on it and within quotas"),
+        (4.0, "a larger quota of project default, and room on it"),
+    ):
+        quotas = () if quota is None else (Quota("default", cpu=quota, may_borrow=False),)
+        cpu = 5.0 if quota is None else 8.0
+        first, *_ = tried(waits, trains, cpu=cpu, quotas=quotas, schedulable=False)
+        assert first == f"{opened}, {beside}"
 
 
 @pytest.mark.parametrize(("stop_seconds", "kept"), [(120.0, True), (0.1, False)])

@@ -12,7 +12,8 @@ from optimus_contract import answers
 from optimus_contract.codec import read, write
 from optimus_contract.people import ProjectLimits, ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
-from optimus_scheduler.allocate.staying import Room, with_closed
+from optimus_scheduler.allocate.reservations import smaller
+from optimus_scheduler.allocate.staying import with_closed
 from optimus_scheduler.model import Nodes, Quota, Resources, Role, Snapshot, total_of
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.quota_words import shrunk_words
@@ -103,37 +104,46 @@ def _body(services: Services, name: str) -> answers.Project:
 
 def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answers.Project]:
     nodes, jobs = Nodes.of(services.cluster.nodes()), services.repository.jobs.active()
-    room = _room(services, nodes, jobs)
-    rights = guarantees([project.quota for project in projects], *room)
+    snapshot, quotas = Snapshot(services.clock(), nodes, ()), [project.quota for project in projects]
+    staying, all_held = _held_on_closed(services, nodes, jobs)
+    room = with_closed(snapshot, staying)
+    rights = guarantees(quotas, *room)
+    # What has to leave a node that is emptied is not guaranteed any more, but nobody lent it.
+    own = rights if staying == all_held else guarantees(quotas, *with_closed(snapshot, all_held))
     whole = total_of(node.capacity for node in nodes)
     found = []
     for project in projects:
-        quota = project.quota
-        right, own = rights[quota.project], [job for job in jobs if job.project == quota.project]
-        found.append(_project_body(project, right, own, shrunk_words(quota, right, room.capacity, whole)))
+        quota, name = project.quota, project.quota.project
+        right, of_project = rights[name], [job for job in jobs if job.project == name]
+        shrunk = shrunk_words(quota, right, room.capacity, whole)
+        found.append(_project_body(project, right, own[name], of_project, shrunk))
     return found
 
 
-def _room(services: Services, nodes: Nodes, jobs: Iterable[JobRecord]) -> Room:
-    """What rounds share out now: on closed nodes what jobs hold there."""
-    snapshot, staying = Snapshot(services.clock(), nodes, ()), nodes.closed_names - nodes.emptied_names
-    if not staying:
-        return Room(snapshot.capacity)
-    by_id, held = {job.id: job for job in jobs}, dict[str, Resources]()
+def _held_on_closed(
+    services: Services, nodes: Nodes, jobs: Iterable[JobRecord]
+) -> tuple[dict[str, Resources], dict[str, Resources]]:
+    """What the jobs of each project hold on closed nodes where they may stay, and on all that are closed."""
+    staying, everything = dict[str, Resources](), dict[str, Resources]()
+    if not nodes.closed_names:
+        return staying, everything
+    by_id = {job.id: job for job in jobs}
     for task in services.repository.tasks.select():
         job = by_id.get(task.key.job_id)
-        if job is None or task.node not in staying or task.unwanted_since is not None:
+        if job is None or task.node not in nodes.closed_names or task.unwanted_since is not None:
             continue
         spec = readable_spec(job)
         if spec is not None and task.key.role is not Role.COORDINATOR:
             need = spec.on(job.wanted.gpu_type).need(task.key.role)
-            held[job.project] = held.get(job.project, Resources()) + need
-    return with_closed(snapshot, held)
+            for held in (everything,) if task.node in nodes.emptied_names else (everything, staying):
+                held[job.project] = held.get(job.project, Resources()) + need
+    return staying, everything
 
 
 def _project_body(
-    project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord], shrunk: str | None
+    project: ProjectRecord, right: Resources, own: Resources, jobs: Sequence[JobRecord], shrunk: str | None
 ) -> answers.Project:
+    """`own`: what of its use is no other's, beside what it is guaranteed."""
     quota, used = project.quota, sum(map(_allocated_to, jobs), Resources())
     return answers.Project(
         name=quota.project,
@@ -148,7 +158,7 @@ def _project_body(
         guaranteed=_resources_body(right),
         shrunk=shrunk,
         used=_resources_body(used),
-        borrowed=_resources_body(remaining(used, right)),
+        borrowed=_resources_body(smaller(remaining(used, right), remaining(used, own))),
         jobs=dict(Counter("starting" if job.is_starting else job.state.value for job in jobs)),
         updated_at=moment(project.updated_at),
     )
