@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
-from tests.scheduler.constrained_worlds import next_round, trained
+from tests.scheduler.constrained_worlds import gpu_node, gpu_spec, next_round, trained
 
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas, borrows, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
@@ -75,6 +75,14 @@ def test_who_borrows_what_others_may_take_back(size: tuple[int, int], others: tu
     world = a_snapshot([job_of("speech", "a"), job_of("vision", "b", has=others)], cluster(8.0))
     world = replace(world, quotas=(Quota("speech", cpu=4.0), Quota("vision", cpu=3.0)))
     assert borrows(world, {"a": Allocation(*size)}, "speech") is lent
+
+
+@pytest.mark.parametrize(("workers", "lent"), [(1, False), (2, True)])
+def test_who_borrows_gpus_of_a_type_that_the_round_chose(workers: int, lent: bool) -> None:
+    job = a_job("a", spec=gpu_spec("v100", "k80", project="speech"))
+    world = a_snapshot([job], (gpu_node("node-0", {"v100": 4}, cpu=64.0),))
+    world = replace(world, quotas=(Quota("speech", gpus={"v100": 1}), Quota("vision", gpus={"v100": 3})))
+    assert borrows(world, {"a": Allocation(workers, 1, "v100")}, "speech") is lent
 
 
 def test_three_thirds_are_the_whole() -> None:

@@ -80,6 +80,8 @@ def guarantee_alone(quota: Quota, capacity: Resources) -> Resources:
 
 def borrows(snapshot: Snapshot, sizes: Mapping[str, Allocation], project: str) -> bool:
     """Whether a project would hold room with these sizes (by job id) that others are guaranteed and may take back."""
+    typed = (replace(job, spec=job.spec.on(sizes.get(job.id, job.allocation).gpu_type)) for job in snapshot.jobs)
+    snapshot = replace(snapshot, jobs=tuple(typed))
     (capacity, on_closed), held = room_of(snapshot), dict[str, Resources]()
     for job in snapshot.jobs:
         size = sizes.get(job.id, job.allocation)
