@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Node, Quota, Resources
-from optimus_service.insight.predictions.feasibility import objections, over_quota
+from optimus_service.insight.predictions.feasibility import may_have_workers, objections, over_quota
 from optimus_service.requests import checked
 
 GIB = 2**30
@@ -112,3 +112,11 @@ def test_a_least_size_beyond_what_a_project_may_ever_have_is_refused() -> None:
     assert over_quota(spec(), [replace(small, share=1.0)], there) == []
     assert over_quota(spec(), [replace(small, project="other")], there) == []
     assert over_quota(spec(), [small], []) == [], "of a cluster that nobody knows nothing is said"
+
+
+def test_more_workers_are_possible_where_cluster_and_quota_could_hold_them() -> None:
+    asked, there = spec(servers={"min": 0, "max": 0}), nodes(Resources(2, 8 * GIB))
+    assert may_have_workers(asked, 2, [], there)
+    assert not may_have_workers(asked, 3, [], there)
+    small = Quota("default", 0.5, None, None, {}, may_borrow=False)
+    assert [may_have_workers(asked, n, [small], there) for n in (1, 2)] == [True, False]

@@ -1011,8 +1011,11 @@ def test_a_script_at_its_limit_is_told_how_it_may_have_more_workers(command: str
     limits = {"workers": {"max": 1}, "servers": {"min": 0, "max": 0}}
     job = a_record(state=JobState.RUNNING, wanted=Allocation(1, 0), spec={**script, **limits, "resumes": resumes})
     decision = a_decision("job-1", reason="AtMaximum", allocation=Allocation(1, 0))
-    found = explanation_of(Case(job=job, decision=decision, now=60.0, gives_more=())).what_would_change_it
-    assert told in found
+    case = Case(job=job, decision=decision, now=60.0, gives_more=())
+    assert told in explanation_of(case).what_would_change_it
+    for words in ("workers.max", "workers-min", "--resumes"):
+        alone = explanation_of(replace(case, may_have_two=False)).what_would_change_it
+        assert words not in alone, "two would be refused"
 
 
 @pytest.mark.parametrize(

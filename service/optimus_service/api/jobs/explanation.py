@@ -11,7 +11,7 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
-from optimus_scheduler.model import Job, JobState, Role, TaskPhase
+from optimus_scheduler.model import Job, JobState, Quota, Role, TaskPhase
 from optimus_scheduler.what_if import Advice, ToldOfEnds
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
@@ -26,6 +26,7 @@ from optimus_service.insight.explanations.queue import Queued, in_queue
 from optimus_service.insight.explanations.start_and_end import started_with_ends
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.insight.jobs.speeds_here import speeds_here
+from optimus_service.insight.predictions.feasibility import may_have_workers
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -97,6 +98,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             silence_at_its_end=_silence_at_its_end(services, job, memberships),
             policy=services.settings.policy,
             quotas=() if caller.projects is not None else quotas,
+            may_have_two=_may_have_two(services, job, quotas),
             may_borrow=all(each.may_borrow for each in quotas if each.project == job.project),
             turn=_turn(services, job, seen, now),
             errors=errors,
@@ -252,6 +254,13 @@ def _gives_more(services: Services, job: JobRecord, caller: Caller) -> Advice | 
         return services.preview.what_gives_more(job.id, names, only_named=is_of_some, told=told)
     except ClusterUnavailable:
         return None
+
+
+def _may_have_two(services: Services, job: JobRecord, quotas: Sequence[Quota]) -> bool:
+    try:
+        return may_have_workers(job.asked, 2, quotas, services.cluster.nodes())
+    except ClusterUnavailable:
+        return True
 
 
 def _queue(services: Services) -> list[Queued]:

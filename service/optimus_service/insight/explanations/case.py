@@ -68,6 +68,8 @@ class Case:
     """The name of the policy in force."""
     quotas: Sequence[Quota] = ()
     """Of all projects, for a reader who may know of all of them."""
+    may_have_two: bool = True
+    """Whether a job like it with two workers would be accepted: the cluster and its project's quota may hold them."""
     may_borrow: bool = True
     """Whether its project may have more than its quota."""
     turn: Turn | None = None

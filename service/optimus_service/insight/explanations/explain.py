@@ -297,7 +297,7 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         return f"{mend}{itself}{still}"
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None, behind)
     queued = "" if case.gives_more else _of_its_priority(case.job, words, behind)
-    return f"{mend}{_by_itself(case, words)}{more}{queued}{_of_its_script(case.job, reason)}"
+    return f"{mend}{_by_itself(case, words)}{more}{queued}{_of_its_script(case, reason)}"
 
 
 def _of_its_priority(job: JobRecord, words: Explanation, behind: Behind | None) -> str:
@@ -352,8 +352,9 @@ def _is_kept_by_limits(job: JobRecord, words: Explanation) -> bool:
     return spec is not None and spec.may_grow and not spec.tracked and _has_all(job, words)
 
 
-def _of_its_script(job: JobRecord, reason: str | None) -> str:
+def _of_its_script(case: Case, reason: str | None) -> str:
     """What would let a script have more workers, which no round can try: it is a matter of the script."""
+    job = case.job
     spec, command = readable_spec(job), job.asked.command
     if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked or spec.may_grow:
         return ""
@@ -361,6 +362,8 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
     if spec.size_stays:
         several = "" if is_distributed(command) else " if it trains with several processes (by RANK and WORLD_SIZE)"
         return f"{resumes}, its size may change{several}."
+    if spec.worker.maximum == 1 and not case.may_have_two:
+        return ""
     if spec.worker.maximum == 1 and not is_distributed(command):
         several = " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE),"
         if not begins_anew(job):

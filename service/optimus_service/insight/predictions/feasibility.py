@@ -7,6 +7,7 @@ go together) is the scheduler's to find out; it says `NoFeasibleNode` then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from optimus_contract import answers
 from optimus_contract.job import JobSpec, TaskDemand, TaskResources
@@ -64,6 +65,12 @@ def over_quota(spec: JobSpec, quotas: Sequence[Quota], nodes: Sequence[Node]) ->
     need, has = _said(too_much, least[too_much]), _said(too_much, may_have[too_much])
     message = f"the least size needs {need}; project {spec.project} may have {has}, and may not borrow"
     return [answers.ProblemError(field="project", message=message)]
+
+
+def may_have_workers(spec: JobSpec, n_workers: int, quotas: Sequence[Quota], nodes: Sequence[Node]) -> bool:
+    """Whether the job would be accepted if it asked for so many workers."""
+    asked = replace(spec, workers=replace(spec.workers, min=n_workers, max=n_workers))
+    return not (objections(asked, nodes) or over_quota(asked, quotas, nodes))
 
 
 def unpriced(spec: JobSpec, settings: Settings) -> list[answers.ProblemError]:
