@@ -115,7 +115,7 @@ def test_a_least_size_beyond_what_a_project_may_ever_have_is_refused() -> None:
 
 
 def test_more_workers_are_possible_where_cluster_and_quota_could_hold_them() -> None:
-    asked, there = spec(servers={"min": 0, "max": 0}), nodes(Resources(2, 8 * GIB))
+    asked, there = spec(architecture="allreduce"), nodes(Resources(2, 8 * GIB))
     assert may_have_workers(asked, 2, [], there)
     assert not may_have_workers(asked, 3, [], there)
     small = Quota("default", 0.5, None, None, {}, may_borrow=False)
