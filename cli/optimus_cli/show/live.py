@@ -151,7 +151,9 @@ def awaited_retry(job: Job) -> str | None:
     error = job.get("last_error")
     if is_final(job) or error is None or job["retry_at"] is None:
         return None
-    return f"retry {job.get('retries')} of {wording.count(job['spec'].get('retries'))} after {wording.last_line(error)}"
+    number = job.get("retries") or 0
+    most = max(number, job["spec"].get("retries") or 0)
+    return f"retry {number} of {wording.count(most)} after {wording.last_line(error)}"
 
 
 def line(job: Job) -> str:

@@ -187,7 +187,9 @@ def retries(job: Job, now: datetime) -> Text:
         return Text(f"{used} of {wording.count(most)} used; last error: {job['last_error']}")
     seconds = (wording.moment(job["retry_at"]) - now).total_seconds()
     due = "when there is room" if seconds <= 0 else f"in {wording.duration(seconds)}"
-    return Text(f"waits for retry {used} of {wording.count(most)}, {due}: {job['last_error']}", style="yellow")
+    return Text(
+        f"waits for retry {used} of {wording.count(max(used, most or 0))}, {due}: {job['last_error']}", style="yellow"
+    )
 
 
 def elastic_batch(job: Job) -> str:

@@ -99,8 +99,9 @@ def lasted(seconds: float) -> str:
 
 
 def retry_words(seconds: float, number: int, most: int, error: str) -> str:
-    """What a job is told that waits for so long before retry `number` of `most`."""
-    return f"Waits {time_words(seconds)} after an error (retry {number} of {most}): {error}"
+    """What a job is told that waits for so long before retry `number` of `most`, or of more, where its owner has set
+    fewer since: that retry is not taken back."""
+    return f"Waits {time_words(seconds)} after an error (retry {number} of {max(number, most)}): {error}"
 
 
 def money_words(amount: float) -> str:

@@ -1342,8 +1342,8 @@ def test_a_job_that_was_resumed_or_failed_is_not_told_what_was_decided_before(
         ("WaitingForResources", 5.0, {"directive": Directive.CANCEL}, None),
         ("Cancelling", 9.0, {"directive": Directive.CANCEL}, 9.0),
         ("PausedByOwner", 5.0, {}, None),
-        ("WaitingForResources", 5.0, {"last_error": "no disk", "retry_at": 40.0}, 5.0),
-        ("AtMaximum", 5.0, {"wanted_at": 8.0, "last_error": "no disk", "retry_at": 40.0}, None),
+        ("WaitingForResources", 5.0, {"last_error": "no disk", "retry_at": 40.0, "retries": 1}, 5.0),
+        ("AtMaximum", 5.0, {"wanted_at": 8.0, "last_error": "no disk", "retry_at": 40.0, "retries": 1}, None),
         ("PausedByOwner", 5.0, {"state": JobState.CANCELLED}, 5.0),
     ],
 )
@@ -1972,3 +1972,11 @@ def test_a_job_whose_wait_after_an_error_is_over_is_told_of_the_error(
     told = explanation_of(Case(job=waits, decision=a_decision("job-1", allocation=NOTHING), now=60.0)).sentences
     error = "Its last try ended with an error (retry 1 of 2): ValueError: bad batch 20."
     assert any(each.startswith(error) for each in told) == is_told
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_a_retry_that_is_there_is_told_where_its_owner_allows_none_any_more(seconds: float) -> None:
+    waits = a_record(state=JobState.PAUSED, wanted=NOTHING, step=20, spec={"retries": 0})
+    waits = replace(waits, retries=1, retry_at=60.0 + seconds, last_error="ValueError: bad batch 20")
+    told = explanation_of(Case(job=waits, decision=a_decision("job-1", allocation=NOTHING), now=60.0))
+    assert "retry 1 of 1" in " ".join([told.message, *told.sentences])

@@ -86,7 +86,8 @@ def _its_error(case: Case) -> list[str]:
     job = case.job
     if job.retry_at is None or not job.retries or job.last_error is None:
         return []
-    return [f"Its last try ended with an error (retry {job.retries} of {job.asked.retries}): {_ended(job.last_error)}"]
+    number = f"retry {job.retries} of {max(job.retries, job.asked.retries)}"
+    return [f"Its last try ended with an error ({number}): {_ended(job.last_error)}"]
 
 
 def _ended(sentence: str) -> str:

@@ -533,6 +533,10 @@ def _drift_here(job: JobRecord, decision: DecisionRecord | None, end: End, speed
     return 1.0 / max(speed * end.seconds_per_step.mean, _LEAST_PART)
 
 
+_REPORT_SECONDS = 1.0
+"""Between two reports of steps, as long as it is not known of a job: tasks post theirs once a second."""
+
+
 def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> float:
     """How many times as long a step takes as the forecast said, by the steps since the one that it was made at, up to
     the newest: from when the one came to when the other did, for steps may come late, and many at once. What is
@@ -545,9 +549,11 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> fl
     is_steady = is_steady and (job.formed_at is None or job.formed_at <= since)
     if pace is None or not is_steady or n_steps <= 0 or seconds <= 0 or pace.mean <= 0:
         return 1.0
-    # The decision and now are somewhere within a step: up to one more or one fewer says nothing.
+    # The decision and now are somewhere within a step, or between two reports: so many more or fewer say nothing.
     foreseen = seconds / pace.mean
-    made = min(max(foreseen, n_steps - 1.0), n_steps + 1.0)
+    reported = (0.0 if decision.expected is None else decision.expected.report_seconds) or _REPORT_SECONDS
+    apart = max(1.0, reported / pace.mean)
+    made = min(max(foreseen, n_steps - apart), n_steps + apart)
     # A forecast that was made soon after training began rests on no more than what it had seen by then.
     seen = SPEED_WINDOW_SECONDS if job.formed_at is None else min(since - job.formed_at, SPEED_WINDOW_SECONDS)
     weight = seconds / (seconds + seen)
