@@ -1978,5 +1978,6 @@ def test_a_job_whose_wait_after_an_error_is_over_is_told_of_the_error(
 def test_a_retry_that_is_there_is_told_where_its_owner_allows_none_any_more(seconds: float) -> None:
     waits = a_record(state=JobState.PAUSED, wanted=NOTHING, step=20, spec={"retries": 0})
     waits = replace(waits, retries=1, retry_at=60.0 + seconds, last_error="ValueError: bad batch 20")
-    told = explanation_of(Case(job=waits, decision=None, now=60.0))
+    decision = a_decision("job-1", allocation=NOTHING, reason="WaitingForRetry")
+    told = explanation_of(Case(job=waits, decision=decision, now=60.0))
     assert "retry 1 of 1" in " ".join([told.message, *told.sentences])
