@@ -22,6 +22,7 @@ from optimus_service.insight.jobs.progress import (
     measured_speed,
     progress_of,
     silent_seconds,
+    speed_here,
     start_of,
     step_of,
 )
@@ -640,6 +641,21 @@ def test_a_single_record_is_timed_by_itself() -> None:
     assert measured_speed([sample(n_steps=2, seconds=0.5)], NOW) == 4.0
     assert measured_speed([sample(seconds=0.0)], NOW) is None
     assert measured_speed([], NOW) is None
+
+
+def test_first_steps_of_two_workers_within_a_moment_tell_no_speed() -> None:
+    """Right after a change of size: 100 steps/s, of which one worker told the 25th and the other one the 26th."""
+    now = {"received_at": NOW, "n_steps": 25, "seconds": 0.25}
+    first = [sample(rank=1, at=NOW - 0.5, step=25, **now), sample(rank=0, at=NOW - 0.46, step=26, **now)]
+    job_here = job(membership_epoch=1)
+    assert measured_speed(first, NOW) == pytest.approx(100.0)
+    assert speed_here(job_here, first, NOW) is None, "too little is told"
+    second = [sample(rank=1, at=NOW - 0.25, step=50, **now), sample(rank=0, at=NOW - 0.2, step=54, **now)]
+    for told in (first + second[:1], first + second):
+        assert measured_speed(told, NOW) == pytest.approx(100.0, rel=0.1)
+        assert speed_here(job_here, told, NOW) == measured_speed(told, NOW)
+    many = [sample(rank=n, at=NOW - 1.0 + n / 50, step=2 * n, **now) for n in range(50)]
+    assert measured_speed(many, NOW) == pytest.approx(100.0), "of more workers than samples are looked at"
 
 
 def test_the_speed_is_not_taken_across_a_rollback() -> None:

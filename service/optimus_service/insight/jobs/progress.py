@@ -518,7 +518,7 @@ def _is_of_earlier_look(job: JobRecord, decision: DecisionRecord, found: Expecte
 def speed_here(job: JobRecord, newest: Sequence[SampleRecord], now: float) -> float | None:
     """`measured_speed` with what the job has now; None: it has told too few steps with it."""
     here = [each for each in newest if each.membership_epoch == job.membership_epoch]
-    return measured_speed(here, now) if len({each.at for each in here}) > 1 else None
+    return measured_speed(here, now) if _longest_of_one_worker(here) else None
 
 
 _LEAST_PART = 1e-9
@@ -604,10 +604,25 @@ def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
     recent = _recent(newest, now)
     if not recent:
         return None
-    first, last = (pick(recent, key=lambda sample: (sample.at, sample.step)) for pick in (min, max))
-    if last.at > first.at and last.step > first.step:
+    first, last = _longest_of_one_worker(recent) or (min(recent, key=_in_order), max(recent, key=_in_order))
+    if last.at - first.at > (0.0 if first.rank == last.rank else last.seconds) and last.step > first.step:
         return (last.step - first.step) / (last.at - first.at)
     return last.n_steps / last.seconds if last.seconds > 0 else None
+
+
+def _longest_of_one_worker(samples: Sequence[SampleRecord]) -> tuple[SampleRecord, SampleRecord] | None:
+    """The oldest and the newest of one worker's that lie furthest apart: first samples of two workers may come within a
+    moment, and a step between them tells no speed. None: no worker has told twice that it got further."""
+    of_rank: dict[int, list[SampleRecord]] = {}
+    for each in samples:
+        of_rank.setdefault(each.rank, []).append(each)
+    spans = [(min(each, key=_in_order), max(each, key=_in_order)) for each in of_rank.values()]
+    told = [(first, last) for first, last in spans if last.at > first.at and last.step > first.step]
+    return max(told, key=lambda span: span[1].at - span[0].at, default=None)
+
+
+def _in_order(sample: SampleRecord) -> tuple[float, int]:
+    return sample.at, sample.step
 
 
 def silent_seconds(newest: Sequence[SampleRecord], now: float) -> float | None:
