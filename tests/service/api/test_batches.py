@@ -11,7 +11,7 @@ from tests.service.api.api_harness import Api, faults, job_spec, on_sqlite, prob
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
 from optimus_contract.limits import MAX_BATCH_JOBS
-from optimus_service.clusters.base import TaskSizes
+from optimus_service.clusters.base import TaskObjection, TaskSizes
 from optimus_service.clusters.fake import FakeCluster
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -135,6 +135,71 @@ def test_a_task_is_tried_once_for_all_values_of_its_arguments(serving: Serve, mo
         assert len(tried) == 1
         batch(api, [job_spec(name="b", task=f"module_{index}:task") for index in range(9)])
         assert len(tried) == 1 + 4
+
+
+@on_sqlite
+def test_values_with_which_a_task_cannot_train_say_nothing_of_others(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Any] = []
+
+    def try_task(_cluster: FakeCluster, job: Any) -> TaskObjection | None:
+        tried.append(job["task_args"]["slope"])
+        fits = isinstance(tried[-1], int)
+        return None if fits else TaskObjection("task_args", f"slope={tried[-1]!r} is not of type float")
+
+    monkeypatch.setattr(FakeCluster, "try_task", try_task)
+
+    def refused(*slopes: Any) -> dict[int, str]:
+        tried.clear()
+        jobs = [job_spec(name="a", task_args={"slope": slope}) for slope in slopes]
+        outcome = batch(api, jobs, atomic=False)
+        return {each["index"]: str(each["problem"]) for each in outcome["jobs"] if each["problem"] is not None}
+
+    with serving() as api:
+        found = refused("x", 2, "x", 3)
+        assert {*found} == {0, 2}
+        assert all("slope='x'" in words for words in found.values())
+        assert tried == ["x", 2]
+        found = refused("x", "y", "z", "u", "v", 5)
+        assert {*found} == {0, 1, 2, 3}, "others say it themselves"
+        assert all(f"slope='{name}'" in found[index] for index, name in enumerate("xyzu"))
+
+
+@on_sqlite
+def test_what_is_wrong_with_a_task_whatever_its_values_are_refuses_all(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Any] = []
+
+    def try_task(_cluster: FakeCluster, job: Any) -> TaskObjection:
+        tried.append(job)
+        return TaskObjection("task", "its data is not there")
+
+    monkeypatch.setattr(FakeCluster, "try_task", try_task)
+    with serving() as api:
+        jobs = [job_spec(name="a", task_args={"slope": slope}) for slope in range(9)]
+        outcome = batch(api, jobs, expect=200, atomic=False)
+        assert outcome["refused"] == 9
+        assert len(tried) == 2
+
+
+@on_sqlite
+def test_a_batch_that_is_larger_than_the_data_is_found_in_a_sweep_of_batches(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_task(_cluster: FakeCluster, job: Any) -> TaskObjection | None:
+        size = job["global_batch_size"]
+        return None if size <= 1024 else TaskObjection("global_batch_size", f"is {size} and the data has 1024 examples")
+
+    monkeypatch.setattr(FakeCluster, "try_task", try_task)
+    with serving() as api:
+        jobs = [job_spec(name="a", global_batch_size=size) for size in (64, 5000, 6000)]
+        outcome = batch(api, jobs, atomic=False)
+        found = {each["index"]: str(each["problem"]) for each in outcome["jobs"] if each["problem"] is not None}
+        assert {*found} == {1, 2}
+        assert "is 5000" in found[1]
+        assert "is 6000" in found[2]
 
 
 @on_sqlite

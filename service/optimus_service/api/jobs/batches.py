@@ -42,8 +42,8 @@ from optimus_service.store.records import JobRecord, NewJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 _TRIALS = 4
-"""Different tasks of one request that are tried; a trial may load large libraries. What is wrong with another one, its
-job says itself."""
+"""Jobs of one request whose tasks are tried; a trial may load large libraries. What is wrong with another one, its job
+says itself."""
 _ID_ATTEMPTS = 10
 _CANCELLED_AT_ONCE = 250
 """In one transaction, which keeps others from writing."""
@@ -207,12 +207,15 @@ def _check(looks: submission.Looks, spec: JobSpec) -> None:
 
 
 class _BatchLooks(submission.Looks):
-    """Tasks that differ in the values of their arguments only are tried once."""
+    """Of tasks that differ in the values of their arguments only, one that can train tells of all. Of values with which
+    it cannot, others may be right: what is wrong with two of them alike is not about the values."""
 
     def __init__(self, services: Services, task_checks: TaskChecks, caller: Caller) -> None:
         super().__init__(services, task_checks, caller)
         self._loaded: dict[tuple[str, str | None], str | None] = {}
-        self._tried: dict[str, TaskObjection | None] = {}
+        self._tried: dict[str, dict[str, TaskObjection | None]] = {}
+        """By all but the values of arguments, and by these."""
+        self._n_trials = 0
 
     def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
         question = import_path, working_directory
@@ -221,12 +224,16 @@ class _BatchLooks(submission.Looks):
         return self._loaded[question]
 
     def why_not_trainable(self, spec: JobSpec) -> TaskObjection | None:
-        question = json.dumps([spec.task, spec.working_directory, spec.architecture, sorted(spec.task_args)])
-        if question not in self._tried:
-            if len(self._tried) >= _TRIALS:
-                return None
-            self._tried[question] = super().why_not_trainable(spec)
-        return self._tried[question]
+        asked = [spec.task, spec.working_directory, spec.architecture, sorted(spec.task_args), spec.global_batch_size]
+        tried, values = self._tried.setdefault(json.dumps(asked), {}), json.dumps(spec.task_args, sort_keys=True)
+        found = list(tried.values())
+        if values in tried or (len(found) > 1 and len(set(found)) == 1):
+            return tried.get(values, found[0] if found else None)
+        if None in found or self._n_trials >= _TRIALS:
+            return None
+        self._n_trials += 1
+        tried[values] = super().why_not_trainable(spec)
+        return tried[values]
 
 
 def _make(services: Services, items: Sequence[_Item], request: _Request, audit: Audit) -> None:
