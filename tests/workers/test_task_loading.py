@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 from optimus_workers.errors import TaskError
 from optimus_workers.task import TrainingTask
-from optimus_workers.task.user_code import load_task
+from optimus_workers.task.user_code import load_job_task, load_task
 
 SYNTHETIC = "optimus_workers.zoo.synthetic:classification"
 
@@ -28,6 +30,19 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def test_passes_the_arguments() -> None:
     task = load_task(SYNTHETIC, {"n_examples": 30, "global_batch_size": 6})
     assert (task.n_examples, task.global_batch_size) == (30, 6)
+
+
+@pytest.mark.parametrize("batch", [30, 31])
+def test_a_batch_that_is_larger_than_the_data_is_an_error(batch: int) -> None:
+    """Where the task was not tried at submission, as of one of many jobs."""
+    spec = checked(
+        JobSpec, {"name": "a", "task": SYNTHETIC, "task_args": {"n_examples": 30}, "global_batch_size": batch}
+    )
+    if batch <= 30:
+        assert load_job_task(spec).global_batch_size == batch
+        return
+    with pytest.raises(TaskError, match="global_batch_size is 31 and the data has 30 examples only"):
+        load_job_task(spec)
 
 
 def test_loads_from_the_working_directory(directory: Path) -> None:

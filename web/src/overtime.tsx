@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import { get, type ClusterHistory } from "./api";
 import { axes, Chart, colour, seriesColour, stacked, timeAxis, type Reading } from "./charts";
 import { OTHERS } from "./colours";
-import { amount, clock, number } from "./words";
+import { amount, clock, duration, number } from "./words";
 
 const SPANS: [string, number][] = [
   ["15 min", 900],
@@ -99,6 +99,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
   const data = useMemo(() => [history.at, ...[...sums].reverse(), capacity] as uPlot.AlignedData, [history]);
   const unit = history.unit === "gpus" ? "GPUs" : "CPU cores";
   const now = history.at.length - 1;
+  const apart = (history.at[1] ?? 0) - (history.at[0] ?? 0);
   const used = sums[sums.length - 1]?.[now] ?? 0;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.05, 1)] } },
@@ -129,7 +130,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
   return (
     <Chart
       title={`${unit} by job`}
-      summary={`Now ${amount(used)} in use; nodes that take tasks have ${amount(history.capacity)}. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
+      summary={`Now ${amount(used)} in use; nodes that take tasks have ${amount(history.capacity)}. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}, at moments ${duration(apart)} apart: what came and went between two of them is not drawn.`}
       data={data}
       options={options}
       read={read}

@@ -36,11 +36,15 @@ def load_task(
 def load_job_task(spec: JobSpec) -> TrainingTask:
     """The task of a job with the job's values in place of the task's own; an elastic batch begins with the smallest.
 
-    Raises `TaskError`, as `load_task` does.
+    Raises `TaskError`, as `load_task` does, and where the batch is larger than the data.
     """
     task = load_task(spec.task or "", spec.task_args, spec.working_directory)
     elastic = spec.elastic_batch
     task = task.with_global_batch_size(spec.global_batch_size if elastic is None else elastic.minimum)
+    if task.global_batch_size > task.n_examples:
+        raise TaskError(
+            f"global_batch_size is {task.global_batch_size} and the data has {task.n_examples} examples only"
+        )
     return task.with_max_gradient_norm(spec.max_gradient_norm)
 
 
