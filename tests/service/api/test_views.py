@@ -254,6 +254,20 @@ def test_the_end_of_a_job_that_has_overtaken_what_was_foreseen_goes_by_its_speed
         assert seconds == pytest.approx(0.5 * (n_steps or 0.0), rel=0.1)
 
 
+def test_a_job_that_may_end_with_each_step_is_told_how_long_it_may_take() -> None:
+    """By the newest forecast its rule holds now, or after up to 900 steps; the look at the queue saw 30 left."""
+    end, size = Interval(NOW + 6.0, NOW + 1.0, NOW + 43.0), Allocation(2, 1)
+    foreseen = ExpectedTimesRecord(job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=30.0)
+    said: dict[str, Any] = {"total_steps": total(103, 103, 1000), "remaining_steps": total(0, 0, 897)}
+    said |= {"rule": "loss_decrease", "seconds_per_step": total(0.03, 0.02, 0.05), "steps_per_second": 32.0}
+    made = replace(decision(**said), expected=foreseen, previous=size)
+    left = progress_of(job(step=103, running=size, started_at=0.0), made, NOW + 1.0).remaining_seconds
+    assert left is not None
+    assert (left.low, left.mean) == (0.0, 0.0)
+    assert left.high is not None
+    assert left.high > 20.0
+
+
 @pytest.mark.parametrize(("later", "left"), [(0.0, 30.0), (10.0, 20.0), (20.0, 10.0), (35.0, 10.0)])
 def test_an_expected_end_moves_with_the_clock_between_two_reports(later: float, left: float) -> None:
     """A script tells each 40th step, which takes 20 s; later than that nobody knows whether it goes on."""
@@ -534,6 +548,10 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
         (
             {"state": JobState.FAILED, "loss": math.nan},
             "ended. Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate (an",
+        ),
+        (
+            {"state": JobState.FAILED, "loss": math.nan, "spec": {"convergence": {"max_steps": 40}}},
+            "runs the same again from the beginning. Resumed, it would end at once: it has made all the steps of its",
         ),
         (
             {"state": JobState.FAILED, "loss": math.nan, "spec": {"command": ["python", "a.py"], "resumes": True}},

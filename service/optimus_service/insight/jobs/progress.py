@@ -161,7 +161,10 @@ def progress_of(
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
-        knows_more |= 0.0 < (decision.expected.steps_left or 0.0) < now_left.mean  # it has overtaken what was foreseen
+        # It has overtaken what was foreseen, or may end with each step: of that the look says nothing, which knew of as
+        # many steps as were left then.
+        knows_more |= 0.0 < (decision.expected.steps_left or 0.0) < now_left.mean
+        knows_more |= now_left.mean < 1.0 < now_left.high
         if knows_more and here is not None:
             # By how much the look was wrong of this size is not known, only what it takes as it is.
             expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)

@@ -92,7 +92,7 @@ def _again(job: JobRecord, reached: str | None, memberships: Sequence[Membership
         return "It ran outside the cluster: start it again where it ran."
     failed = job.state is JobState.FAILED
     if failed and job.loss is not None and not math.isfinite(job.loss):
-        return _again_otherwise(job, memberships)
+        return _again_otherwise(job, reached, memberships)
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
     if job.asked.command and not begins_anew(job):
         anew = f"`optimus retry {job.id}` runs it again as a new job, with what its command finds of its checkpoints"
@@ -107,13 +107,16 @@ def _again(job: JobRecord, reached: str | None, memberships: Sequence[Membership
     return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job, memberships)}; {anew}.{kept}"
 
 
-def _again_otherwise(job: JobRecord, memberships: Sequence[MembershipRecord] | None) -> str:
-    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be."""
+def _again_otherwise(job: JobRecord, reached: str | None, memberships: Sequence[MembershipRecord] | None) -> str:
+    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be: at its
+    limit (`reached`) it has saved just that."""
     argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
     helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
     anew = f"`optimus retry {job.id}` runs the same again from the beginning."
     if job.step == 0 or begins_anew(job):
         return f"{helps} {anew}"
+    if reached is not None:
+        return f"{helps} {anew} Resumed, it would end at once: {reached}."
     saved = goes_on_from(job, memberships)
     resumed = f"`optimus resume {job.id}` lets the same go on from {saved}"
     if not job.asked.command:
