@@ -347,6 +347,7 @@ export interface components {
         HistorySeries: {
             id: string;
             name: string;
+            /** @description what it had in the mean from each moment to the next, and now at the last */
             held: number[];
         };
         /** @description A predicted moment with its 80 % interval; null: beyond the year 9999. */

@@ -130,7 +130,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
   return (
     <Chart
       title={`${unit} by job`}
-      summary={`Now ${amount(used)} in use; nodes that take tasks have ${amount(history.capacity)}. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}, at moments ${duration(apart)} apart: what came and went between two of them is not drawn.`}
+      summary={`Now ${amount(used)} in use; nodes that take tasks have ${amount(history.capacity)}. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}, in means over ${duration(apart)}.`}
       data={data}
       options={options}
       read={read}

@@ -204,7 +204,7 @@ class HistorySeries(Message):
 
     id: str
     name: str
-    held: list[float]
+    held: Annotated[list[float], About("what it had in the mean from each moment to the next, and now at the last")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

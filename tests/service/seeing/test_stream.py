@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +36,7 @@ from optimus_service.push.feed import (
 )
 from optimus_service.push.stream_state import StreamState, read_stream_state
 from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.records import MembershipRecord
 
 
 @pytest.fixture
@@ -231,7 +234,7 @@ def test_a_job_whose_workers_are_gone_holds_nothing_whatever_its_last_membership
     members = {"job-1": [a_membership("job-1", epoch=1, at=10.0, workers=("w",), servers=())]}
     found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6, {"job-1": [(5.0, 50.0), (80.0, None)]})
     assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
-    assert found.allocated == ((0.0, 1.0, 1.0, 0.0, 1.0, 1.0),)
+    assert found.allocated == ((0.5, 1.0, 0.5, 0.0, 1.0, 1.0),), "in the mean until the next moment, and now"
     assert found.training == (0, 1, 1, 0, 1, 1)
 
 
@@ -260,8 +263,24 @@ def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float,
     }
     found = timeline(jobs, memberships, "cpu_cores", 0.0, 100.0, 7)
     assert len(found.jobs) <= MAX_SERIES
-    for index, at in enumerate(found.at):
-        held = [[m for m in memberships[job.id] if m.at <= at] for job in jobs]
-        expected = sum(len(each[-1].workers) for each in held if each)
-        assert sum(series[index] for series in found.allocated) + found.others[index] == expected
+    for index, (at, until) in enumerate(zip(found.at, (*found.at[1:], found.at[-1]), strict=True)):
+        expected = sum(mean_workers(each, at, until) for each in memberships.values())
+        assert sum(series[index] for series in found.allocated) + found.others[index] == pytest.approx(expected)
         assert found.training[index] + found.waiting[index] == len(jobs)
+
+
+def mean_workers(memberships: Sequence[MembershipRecord], begin: float, end: float) -> float:
+    """From `begin` to `end`; at that moment where they are the same."""
+    if begin == end:
+        return float(next((len(each.workers) for each in reversed(memberships) if each.at <= begin), 0))
+    spans = zip(memberships, [*(each.at for each in memberships[1:]), math.inf], strict=False)
+    worked = (len(each.workers) * max(min(until, end) - max(each.at, begin), 0.0) for each, until in spans)
+    return sum(worked) / (end - begin)
+
+
+def test_a_job_that_came_and_went_between_two_moments_is_not_missing() -> None:
+    record = a_record("job-1", finished_at=55.0)
+    members = {"job-1": [a_membership("job-1", epoch=1, at=45.0, workers=("w",), servers=())]}
+    found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6)
+    assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
+    assert found.allocated == ((0.0, 0.0, 0.5, 0.0, 0.0, 0.0),)

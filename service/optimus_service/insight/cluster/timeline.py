@@ -50,14 +50,15 @@ def timeline(
     n_points: int,
     worked: Mapping[str, Sequence[Span]] = MappingProxyType({}),
 ) -> Timeline:
-    """The last `now - since` seconds at `n_points` evenly spaced moments.
+    """The last `now - since` seconds at `n_points` evenly spaced moments: what jobs held in the mean from each to the
+    next one, so that none that came and went between two is missing, and now at the last; how many there were at each.
 
     `worked`: when each worker was there, by job; of a job that is not in it, for as long as its memberships say. After
     an error nobody is left who would say that the membership is over.
     """
     grid = np.linspace(since, now, n_points)
     there = {job.id: _there(worked.get(job.id), grid) for job in jobs}
-    allocated = {job.id: _allocated(job, memberships.get(job.id, ()), unit, grid) * there[job.id] for job in jobs}
+    allocated = {job.id: _held(job, memberships.get(job.id, ()), unit, grid, worked.get(job.id)) for job in jobs}
     training = sum(
         ((_trains(job, memberships.get(job.id, ()), grid) & there[job.id]).astype(int) for job in jobs),
         np.zeros(n_points, dtype=int),
@@ -77,6 +78,27 @@ def timeline(
         training=tuple(training.tolist()),
         waiting=tuple(np.maximum(active - training, 0).tolist()),
     )
+
+
+def _held(
+    job: JobRecord,
+    memberships: Sequence[MembershipRecord],
+    unit: str,
+    grid: FloatArray,
+    worked: Sequence[Span] | None,
+) -> FloatArray:
+    """What the job's tasks took: the mean from each moment of `grid` to the next one, and at the last."""
+    changes = [
+        job.created_at,
+        job.finished_at,
+        *(each.at for each in memberships),
+        *(at for span in worked or () for at in span),
+    ]
+    inside = [at for at in changes if at is not None and grid[0] < at < grid[-1]]
+    times = np.unique(np.concatenate([grid, inside]))
+    held = _allocated(job, memberships, unit, times) * _there(worked, times)
+    taken = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])
+    return np.append(np.diff(taken[np.searchsorted(times, grid)]) / np.diff(grid), held[-1])
 
 
 def _there(spans: Sequence[Span] | None, grid: FloatArray) -> NDArray[np.bool_]:

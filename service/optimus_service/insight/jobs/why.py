@@ -108,8 +108,10 @@ def _again(job: JobRecord, reached: str | None, memberships: Sequence[Membership
 
 
 def _again_otherwise(job: JobRecord, reached: str | None, memberships: Sequence[MembershipRecord] | None) -> str:
-    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be: at its
-    limit (`reached`) it has saved just that."""
+    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be.
+
+    `reached`: a limit at which it ended, with what it saved there.
+    """
     argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
     helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
     anew = f"`optimus retry {job.id}` runs the same again from the beginning."
