@@ -24,7 +24,7 @@ MAX_SERIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """At each of `at` (POSIX seconds): what jobs held, and how many there were."""
+    """From each of `at` (POSIX seconds) to the next, in the mean: what jobs held; at each: how many there were."""
 
     at: tuple[float, ...]
     jobs: tuple[JobRecord, ...]

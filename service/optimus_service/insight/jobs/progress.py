@@ -161,11 +161,7 @@ def progress_of(
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
-        # It has overtaken what was foreseen, or may end with each step: of that the look says nothing, which knew of as
-        # many steps as were left then.
-        knows_more |= 0.0 < (decision.expected.steps_left or 0.0) < now_left.mean
-        knows_more |= now_left.mean < 1.0 < now_left.high
-        if knows_more and here is not None:
+        if here is not None and (knows_more or _is_beyond_the_look(now_left, decision.expected)):
             # By how much the look was wrong of this size is not known, only what it takes as it is.
             expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)
         else:
@@ -183,6 +179,12 @@ def progress_of(
         at_its_size=at_its_size,
         expected=expected,
     )
+
+
+def _is_beyond_the_look(left: Interval, found: ExpectedTimesRecord) -> bool:
+    """Whether a job has overtaken what was foreseen of it, or may end with each step. The look at the queue, which knew
+    of the steps that were left then, says nothing of that. `left`: steps."""
+    return 0.0 < (found.steps_left or 0.0) < left.mean or left.mean < 1.0 < left.high
 
 
 def _part_made(job: JobRecord, end: End | None) -> float | None:
