@@ -71,6 +71,11 @@ class EndedJobs:
             elif len(kept) < len(known):
                 self._by_task[task] = kept
 
+    def forget(self, job_ids: Collection[str]) -> None:
+        """Forget these."""
+        if job_ids:
+            self.keep({job.id for jobs in self._by_task.values() for job in jobs} - set(job_ids))
+
     def of(self, task: str) -> tuple[EndedJob, ...]:
         """Those of one task, oldest first; the same tuple as long as there is no new one."""
         return self._by_task.get(task, ())

@@ -100,6 +100,9 @@ class FinishedRunHistory:
         self._networks: dict[str, Document] = {}
         """Layers that were read ahead, by job id."""
         self._since: float | None = None
+        self._ahead: dict[str, EndedJob] = {}
+        """What jobs taught that have ended and of which nothing is stored yet, by id; it is known already."""
+        self._ahead_since: float | None = None
         self._scores = Scores()
 
     def experience_of(self, task: str) -> Experience:
@@ -127,6 +130,8 @@ class FinishedRunHistory:
                     self._known.add(ended)
                     if run.id < self._first_id:
                         self._earlier[run.job_id] = ended.task
+            for ended in self._ahead.values():
+                self._known.add(ended)  # they are newer
             self._asked |= {each: bool(self._known.of(each)) for each in unread}
             while len(self._asked) > _MAX_ASKED:
                 self._asked.popitem(last=False)
@@ -155,6 +160,7 @@ class FinishedRunHistory:
             self._n_rows += len(runs)
             for run in runs:
                 self._last_id = run.id
+                self._ahead.pop(run.job_id, None)
                 ended = _readable_run(run)
                 if ended is not None:
                     if self._is_read(ended.task):
@@ -175,7 +181,7 @@ class FinishedRunHistory:
         n_earlier = runs.n_of(self._earlier) if self._earlier else 0
         if n_rows < self._n_rows or n_earlier < len(self._earlier):
             earlier = runs.jobs_of(self._earlier)
-            self._known.keep(runs.jobs_between(first, last) | earlier)
+            self._known.keep(runs.jobs_between(first, last) | earlier | self._ahead.keys())
             self._earlier = {job_id: task for job_id, task in self._earlier.items() if job_id in earlier}
         self._n_rows = n_rows
 
@@ -228,12 +234,41 @@ class FinishedRunHistory:
             if not history.is_current:
                 is_done = False
                 continue
-            memberships, network = self._repository.memberships.of_job(job.id), self._repository.jobs.network_of(job.id)
-            with history.turn:
-                taught = finished_run_of(job, history, network, memberships)
-            leader.finished_runs.add(job.id, taught)
+            leader.finished_runs.add(job.id, self._condensed(job, history))
         if is_done:
             self._since = now - _OVERLAP_SECONDS
+
+    def look_ahead(self, history_of: Callable[[JobRecord], JobHistory], now: float) -> None:
+        """Know what the next round learns before it decides, and store nothing: for whoever says what it will decide.
+        After `refresh`; `history_of` as of `learn`."""
+        since = now - self._keep_seconds if self._ahead_since is None else self._ahead_since
+        unlearned = self._repository.finished_runs.jobs_without(since, _LEARNED_AT_ONCE)
+        if len(unlearned) < _LEARNED_AT_ONCE:
+            self._ahead_since = now - _OVERLAP_SECONDS
+        found = {job.id: self._ahead.get(job.id) or self._taught_by(job, history_of) for job in unlearned}
+        with self._lock:
+            if gone := self._ahead.keys() - found.keys():  # they were stored since, or deleted
+                self._known.forget(gone - self._repository.finished_runs.jobs_of(gone))
+            new = {job_id: ended for job_id, ended in found.items() if ended is not None}
+            for job_id in new.keys() - self._ahead.keys():
+                self._known.add(new[job_id])
+            self._ahead = new
+
+    def _taught_by(self, job: JobRecord, history_of: Callable[[JobRecord], JobHistory]) -> EndedJob | None:
+        """None: nothing, or its history is not read to its end yet."""
+        history = history_of(job)
+        return ended_job(job.id, self._condensed(job, history)) if history.is_current else None
+
+    def _condensed(self, job: JobRecord, history: JobHistory) -> Document:
+        memberships, network = self._repository.memberships.of_job(job.id), self._repository.jobs.network_of(job.id)
+        with history.turn:
+            return finished_run_of(job, history, network, memberships)
+
+    @property
+    def ahead(self) -> frozenset[str]:
+        """Jobs that have ended and whose histories are to be kept until what they taught is stored."""
+        with self._lock:
+            return frozenset(self._ahead)
 
 
 def finished_run_of(

@@ -197,8 +197,12 @@ class Observer:
         self._histories.keep(leader, least=least)
 
     def look(self, cluster_state: ClusterState, now: float) -> Snapshot:
-        """The same for anybody: nothing is written."""
+        """The same for anybody: nothing is written. Jobs that have ended since the last round teach what the next one
+        learns from them before it decides."""
         observed = self._repository.observed()
+        if self._finished_runs is not None:
+            self._finished_runs.refresh()
+            self._finished_runs.look_ahead(self._history_of_ended, now)
         return self._seen(cluster_state, now, observed, self._updated(observed))
 
     def count_active(self) -> int:
@@ -207,10 +211,9 @@ class Observer:
         return sum(count for state, count in counts.items() if not state.is_final)
 
     def _updated(self, observed: Observed) -> Mapping[str, JobHistory]:
-        """What ended jobs taught, and the histories of active ones, as of now."""
-        if self._finished_runs is not None:
-            self._finished_runs.refresh()
-        self._histories.keep_only(record.id for record in observed.jobs)
+        """The histories of active jobs, as of now."""
+        ahead = frozenset[str]() if self._finished_runs is None else self._finished_runs.ahead
+        self._histories.keep_only({record.id for record in observed.jobs} | ahead)
         return self._histories.update(observed.jobs, observed.memberships)
 
     def _seen(
@@ -264,8 +267,11 @@ class Observer:
     def _learn(self, now: float, leader: LeaderRepository) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._finished_runs is not None:
-            memberships = self._repository.memberships.of_job
-            self._finished_runs.learn(lambda job: self._histories.updated(job, memberships(job.id)), now, leader)
+            self._finished_runs.learn(self._history_of_ended, now, leader)
+            self._finished_runs.refresh()
+
+    def _history_of_ended(self, job: JobRecord) -> JobHistory:
+        return self._histories.updated(job, self._repository.memberships.of_job(job.id))
 
     def as_submitted(self, record: JobRecord, cluster_state: ClusterState, now: float) -> Job:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""

@@ -102,6 +102,32 @@ def test_a_job_that_was_deleted_teaches_no_more(world: World) -> None:
 
 
 @once
+def test_what_a_job_taught_is_known_before_a_round_has_stored_it(world: World) -> None:
+    """To whoever says what the next round decides; as long as the job is there."""
+    known = world.known.finished_runs
+    assert known is not None
+
+    def seen() -> list[str]:
+        for _ in range(2):
+            preview_of(world).what_gives_more("waits", dict)
+        return [each.id for each in known.similar_to("m:f")]
+
+    world.submit("waits", workers={"min": 99, "max": 99})
+    for name in ("job-1", "job-2"):
+        world.submit(name)
+        world.live_until(f"{name} has ended", lambda name=name: world.state(name).is_final)  # type: ignore[misc]
+        if name == "job-1":
+            assert seen() == ["job-1"]
+            before = known.similar_to("m:f")
+            world.round()
+            assert known.similar_to("m:f") == before, "the very same is stored then"
+            assert seen() == ["job-1"]
+    assert seen() == ["job-1", "job-2"]
+    world.repository.retention.delete_job("job-2")
+    assert seen() == ["job-1"]
+
+
+@once
 def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World) -> None:
     script: dict[str, Any] = {
         "task": None,
