@@ -223,6 +223,7 @@ HANGS = (
     r"If its training goes on, it is expected to end in about .*",
     r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",
     r"When it ends cannot be said (yet: |before it (goes on|has passed step|makes a step)|while no step comes).*",
+    r"When it ends is told by the next look at the queue: at the last one nothing told whether it goes on\.",
     r"It has waited for .*",
     r"In the queue it is now number 1 of 1\.",
     r"(It is expected to|When it will) (start|go on) .*",

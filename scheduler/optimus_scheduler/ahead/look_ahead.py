@@ -97,9 +97,10 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     elif not isinstance(policy, PlanningPolicy):
         starts |= _or_earliest(queue, doubts, foreseen)
     found = {one.id: _expected_times(queue, j, doubts, starts.get(j)) for j, one in enumerate(outlooks)}
-    for j in starts:  # of one that has tasks, whoever tells its end knows whether steps come again
-        if outlooks[j].id in queue.stalled:
-            found[outlooks[j].id] = found[outlooks[j].id]._replace(end=None)
+    for j, one in enumerate(outlooks):
+        # No start is told behind it, until the next look. Behind one that may fail there is.
+        if one.id in queue.stalled and (j in starts or one.id not in queue.fails_at):
+            found[one.id] = found[one.id]._replace(end=None)
     return _with_cuts(found, trajectories, outlooks)
 
 

@@ -38,7 +38,7 @@ from optimus_service.observe.shown_predictions import (
     start_prediction,
     time_prediction,
 )
-from optimus_service.observe.standstills import SECONDS_OLD
+from optimus_service.observe.standstills import GOES_ON_SECONDS, SECONDS_OLD
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.records import ExpectedTimesRecord, PredictionRecord, PromisedDeadline
 from optimus_service.store.repository import LeaderRepository
@@ -51,7 +51,8 @@ _LOAD = 0.1
 core: on a busy machine what is told would be old when much happens."""
 _AGAIN_SECONDS, _AGAIN_LOAD = SECONDS_OLD, 0.02
 """After so long without a round, and so small a part of one core, it is asked which jobs have stalled: where these are
-others than before, the newest queue is looked at again. Rounds may be a minute apart."""
+others than before, the newest queue is looked at again. Rounds may be a minute apart. Where the last look knew of
+some, it is asked after `GOES_ON_SECONDS`: before the next look nothing is told of their ends and of starts behind."""
 _VALID_ROUNDS, _VALID_SECONDS = 3.0, 30.0
 """What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
 
@@ -187,6 +188,8 @@ class QueueAhead:
         while not self._stopping:
             with self._wake_up:
                 again = max(_AGAIN_SECONDS, computed / _AGAIN_LOAD)
+                if self._last is not None and self._last.queue.stalled:
+                    again = min(again, GOES_ON_SECONDS)
                 self._wake_up.wait_for(lambda: self._stopping or self._newest is not None, again)
             if self._stopping:
                 return

@@ -37,8 +37,9 @@ USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
 _LATE_SECONDS = 300.0
 """A sample comes no later than this after its last step, by the clock of the service."""
-SECONDS_OLD, _SECONDS_OLD_AT_FIRST = 5.0, 1.0
-"""What is kept of standstills is no older than that, and while the service begins to listen."""
+SECONDS_OLD, GOES_ON_SECONDS = 5.0, 1.0
+"""What is kept of standstills is no older than that; and of those that are told, and while the service begins to
+listen."""
 REPLACING = "a worker is being replaced"
 HUNG = 5
 """The exit code of a worker whose code hung ..."""
@@ -277,15 +278,20 @@ class NewestStandstills:
     Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: tuple[float, Standstills] = -math.inf, {}
+        self._known: tuple[float, float, Standstills] = -math.inf, -math.inf, {}
+        """When all were asked for, when these were asked for last, and these."""
 
     def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
-        """As of now, or of up to `SECONDS_OLD` ago."""
-        at, found = self._known
+        """As of now, or of up to `SECONDS_OLD` ago; of a job that goes on again, no longer than `GOES_ON_SECONDS`."""
+        at, checked_at, found = self._known
         begins = now < listens_since + _LISTENING_SECONDS
-        if not 0.0 <= now - at < (_SECONDS_OLD_AT_FIRST if begins else SECONDS_OLD):
+        if not 0.0 <= now - at < (GOES_ON_SECONDS if begins else SECONDS_OLD):
             found = standstills(repository, repository.jobs.begun(), {}, now, listens_since)
-            self._known = now, found
+            self._known = now, now, found
+        elif found and now - checked_at >= GOES_ON_SECONDS:  # they are few
+            jobs = repository.jobs.by_id(found.keys()).values()
+            found = standstills(repository, jobs, {}, now, listens_since)
+            self._known = at, now, found
         return found
 
 

@@ -189,6 +189,49 @@ def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: 
 
 
 @once
+def test_of_a_job_that_goes_on_again_no_end_is_told_before_starts_behind_it(queue: World) -> None:
+    """The look that took it for one that does not end told no start behind it."""
+
+    def told() -> tuple[bool, bool]:
+        decisions = queue.repository.rounds.latest_decisions(["first", "second"])
+        first = progress_of(queue.repository.jobs.get("first"), decisions["first"], queue.clock())
+        assert first.remaining_steps is not None
+        start = times(queue, "second")
+        return first.remaining_seconds is not None, start is not None and start.start_seconds is not None
+
+    assert told() == (True, True)
+    queue.ahead._stalled = lambda: {"first": None}
+    queue.ahead.look()
+    assert told() == (False, False), "it makes steps: the next look knows it"
+    queue.ahead._stalled = dict
+    queue.ahead.look()
+    assert told() == (True, True)
+    queue.ahead._stalled = lambda: {"first": 10_000}
+    queue.ahead.look()
+    assert told() == (True, True), "it may fail at that step: the start behind it counts that"
+
+
+@once
+@pytest.mark.parametrize(("stalled", "again"), [({"first": None}, 1.0), ({}, 60.0)])
+def test_the_thread_asks_soon_whether_a_job_that_stalled_goes_on(
+    queue: World, monkeypatch: pytest.MonkeyPatch, stalled: dict[str, None], again: float
+) -> None:
+    monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 60.0)
+    queue.ahead._stalled = lambda: stalled
+    queue.ahead.look()
+    waits = list[float | None]()
+
+    def wait_for(_: object, timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        queue.ahead._stopping = True
+        return True
+
+    monkeypatch.setattr(queue.ahead._wake_up, "wait_for", wait_for)
+    queue.ahead._run()
+    assert waits == [again]
+
+
+@once
 def test_the_thread_looks_again_when_a_job_stalls(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 0.05)
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_LOAD", 1.0)

@@ -69,6 +69,21 @@ def test_of_a_job_that_was_not_heard_of_since_the_service_was_away_no_end_is_tol
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_that_a_job_goes_on_again_is_known_within_a_second(world: World) -> None:
+    """Others are asked for each 5 s."""
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(40)
+    world.clock.now += 60.0
+    newest = NewestStandstills()
+    assert newest.at(world.repository, world.clock(), 0.0)["job-1"].is_stalled
+    at = world.clock()
+    world.train(2)
+    assert "job-1" in newest.at(world.repository, at + 0.9, 0.0)
+    assert newest.at(world.repository, at + 2.0, 0.0) == {}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_job_that_has_made_all_its_steps_does_not_stand_still(world: World) -> None:
     world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
     world.round()

@@ -1838,6 +1838,31 @@ def test_that_nothing_was_heard_of_a_job_since_the_service_was_away_is_said_inst
     assert "When it ends can be said as soon as it is heard of again, within seconds if it trains." in told.sentences
 
 
+def test_of_a_job_that_goes_on_since_the_look_neither_its_end_nor_a_start_behind_it_is_told() -> None:
+    """It was told the one for 7 s, and the other job that nothing tells when it ends."""
+    runs = {"state": JobState.RUNNING, "step": 250, "wanted": Allocation(1, 1), "running": Allocation(1, 1)}
+    hung, waits = a_record("hung", **runs), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
+    pace, steps = dict.fromkeys(("mean", "low", "high"), 2.0), {"mean": 500.0, "low": 400.0, "high": 600.0}
+    said: dict[str, Any] = {"total_steps": steps, "seconds_per_step": pace, "rule": "max_steps"}
+    looked = ExpectedTimesRecord(job_id="hung", at=10.0, valid_until=99.0, start=None, end=None)
+    size = {"allocation": Allocation(1, 1), "previous": Allocation(1, 1)}
+    its = replace(a_decision("hung", **size, forecast=a_forecast(**said)), expected=looked)
+    behind = replace(a_decision("waits", allocation=NOTHING), expected=replace(looked, job_id="waits"))
+    decisions, others = {"hung": its, "waits": behind}, {"hung": hung, "waits": waits}
+    told = explanation_of(Case(job=hung, decision=its, now=12.0, decisions=decisions, others=others))
+    assert told.expected.finish_seconds is None
+    words = "When it ends is told by the next look at the queue: at the last one nothing told whether it goes on."
+    assert words in told.sentences
+    case = Case(job=waits, decision=behind, now=12.0, decisions=decisions, others=others)
+    assert any("hung (hung) may be in its way" in each for each in explanation_of(case).sentences)
+    unknown = replace(its, forecast=a_forecast())
+    told = explanation_of(Case(job=hung, decision=unknown, now=12.0, others=others))
+    assert not any("is told by the next look" in each for each in told.sentences)
+    newer = replace(its, at=11.0)
+    known = explanation_of(replace(case, job=hung, decision=newer, decisions=decisions | {"hung": newer})).expected
+    assert known.finish_seconds is not None, "a round has learned it since"
+
+
 def test_a_start_with_the_end_of_a_job_that_has_stalled_since_the_look_is_said_to_be_no_longer_known() -> None:
     """Another one's end may let it in: the next look says so."""
     runs = {"state": JobState.RUNNING, "step": 5, "wanted": Allocation(1, 1), "running": Allocation(1, 1)}

@@ -27,6 +27,7 @@ from optimus_service.insight.jobs.progress import (
     is_without_end,
     progress_of,
     stalled_since,
+    was_without_end,
 )
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import (
@@ -371,6 +372,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
             return ["When it ends cannot be said while no step comes."]
         passed = f"has passed step {hung_at}: its workers hung there or before" if hung_at else "makes a step again"
         return [f"When it ends cannot be said before it {passed}."]
+    if expected.finish_seconds is None and was_without_end(case.job, case.decision, case.now):
+        return ["When it ends is told by the next look at the queue: at the last one nothing told whether it goes on."]
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
             goes = "starts" if case.job.started_at is None else "goes on"

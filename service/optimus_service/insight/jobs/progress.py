@@ -145,7 +145,7 @@ def progress_of(
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
-    if retry_at is not None or _is_without_end(job, still):
+    if retry_at is not None or _is_without_end(job, still) or was_without_end(job, decision, now):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = _drift_here(job, decision, end, speed)
     is_new = drift is not None
@@ -292,6 +292,18 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
 def _is_without_end(job: JobRecord, still: Standstills) -> bool:
     """Whether nothing tells when it ends: it stands still, or has yet to pass the step where it hung or failed."""
     return job.id in still and still[job.id].is_without_end
+
+
+def was_without_end(job: JobRecord, decision: DecisionRecord | None, now: float) -> bool:
+    """Whether the newest look at the queue took a job with tasks and a known length for one of which nothing tells
+    whether it goes on. It tells no start behind the job; and of the job no end is told before the next look, either."""
+    found = None if decision is None else decision.expected
+    if decision is None or found is None or now > found.valid_until or job.waits or found.start or found.end:
+        return False
+    end = End.of(decision.forecast)
+    if end is None or end.is_guessed:
+        return False
+    return decision.is_without_end or decision.at <= found.at
 
 
 def _has_stalled(job: JobRecord, still: Standstills) -> bool:
