@@ -117,11 +117,11 @@ def with_the_rest(repository: Repository, job_id: str, read: Callable[[JobRecord
     while True:
         rest = read(job)
         before, job = job, repository.jobs.get(job_id)
-        if _stands(job) == _stands(before):
+        if stands(job) == stands(before):
             return job, rest
 
 
-def _stands(job: JobRecord) -> tuple[object, ...]:
+def stands(job: JobRecord) -> tuple[object, ...]:
     """What of it changes with rounds and memberships, and not with its steps."""
     return job.wanted_at, job.state, job.directive, job.membership_epoch, job.attempt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter
 
@@ -12,21 +13,22 @@ from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
 from optimus_scheduler.model import Job, JobState, Quota, Role, TaskPhase
-from optimus_scheduler.what_if import Advice, ToldOfEnds
+from optimus_scheduler.what_if import NEXT_ROUND, Advice, ToldOfEnds
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
 from optimus_service.api.jobs.awaited import RECENT_SECONDS, REPLACED, dated, is_over, is_recent, until_replaced
-from optimus_service.api.jobs.details import with_the_rest, worker_starts
+from optimus_service.api.jobs.details import stands, with_the_rest, worker_starts
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.explanations.queue import Queued, in_queue
+from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.explanations.start_and_end import started_with_ends
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.predictions.feasibility import may_have_workers
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -38,6 +40,9 @@ from optimus_service.store.repository import MAX_PAGE, Repository
 
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
+
+_MOST_READ = 3
+"""So often all is read, as long as rounds come while it is planned."""
 
 _MOST_AWAITED = 2
 """Ends that a job waits for, the likeliest first, that are tried before all other advice."""
@@ -57,12 +62,21 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 @router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
 def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, caller: CallerDep) -> answers.Explanation:
     """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
+    for _ in range(_MOST_READ):
+        case = _read(services, histories, caller, job_id)
+        if case.job.state.is_final:
+            return explanation_of(case)
+        planned = _planned(services, case, caller)
+        if _is_as_read(services, case):
+            return explanation_of(planned)
+    # That which comes next then may have come by now.
+    return explanation_of(planned if NEXT_ROUND not in (planned.gives_more or ()) else case)
+
+
+def _read(services: Services, histories: HistoryCache, caller: Caller, job_id: str) -> Case:
+    """All that is known now, but what would give it more. Everything is read once: an answer tells of one time."""
     repository = services.repository
-    job = repository.jobs.get(job_id)
-    # Planning takes a while. All else is read after it, so that one answer tells of one time.
-    advice = None if job.state.is_final else _gives_more(services, job, caller)
-    gives_nothing = advice is not None and not advice.changes
-    kept = _kept_on_larger_cluster(services, job_id) if gives_nothing and not job.is_without_tasks else None
+    newest_round = _newest_round(repository)
     job, memberships, active, decisions = _as_decided(services, job_id)
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
@@ -71,41 +85,63 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     quotas = [each.quota for each in repository.projects.all()]
     errors, ends = _stops(services, job)
     warnings = _warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships)
-    return explanation_of(
-        Case(
-            job=job,
-            decision=decisions.get(job_id),
-            now=now,
-            memberships=memberships,
-            sizes_given=repository.rounds.sizes_given(job_id),
-            began=worker_starts(repository, job),
-            starts=_worker_starts(services, job),
-            last_steps=histories.last_steps(job, memberships),
-            n_figures=_n_figures(seen),
-            others=others,
-            decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
-            queue=in_queue(active, decisions, now, still, services.settings.policy),
-            gives_more=None if job.state.is_final or advice is None else advice.changes,
-            loses_to=None if advice is None else advice.loses_to,
-            behind=None if advice is None else advice.behind,
-            decided_now=None if advice is None else advice.now,
-            kept_on_larger_cluster=kept,
-            troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=warnings,
-            awaits_answer=any(each.endswith(REPLACED) for each in warnings),
-            still=still,
-            speed=speeds_here(repository, [job], decisions, now).get(job_id),
-            silence_at_its_end=_silence_at_its_end(services, job, memberships),
-            policy=services.settings.policy,
-            quotas=() if caller.projects is not None else quotas,
-            may_have_two=_may_have_two(services, job, quotas),
-            may_borrow=all(each.may_borrow for each in quotas if each.project == job.project),
-            turn=_turn(services, job, seen, now),
-            errors=errors,
-            ends=ends,
-            held_by=_held_by(repository, job) if job.is_starting else (),
-        )
+    return Case(
+        job=job,
+        decision=decisions.get(job_id),
+        now=now,
+        newest_round=newest_round,
+        memberships=memberships,
+        sizes_given=repository.rounds.sizes_given(job_id),
+        began=worker_starts(repository, job),
+        starts=_worker_starts(services, job),
+        last_steps=histories.last_steps(job, memberships),
+        n_figures=_n_figures(seen),
+        others=others,
+        decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
+        queue=in_queue(active, decisions, now, still, services.settings.policy),
+        troubles=() if job.state.is_final else _troubles(services, job_id),
+        warnings=warnings,
+        awaits_answer=any(each.endswith(REPLACED) for each in warnings),
+        still=still,
+        speed=speeds_here(repository, [job], decisions, now).get(job_id),
+        silence_at_its_end=_silence_at_its_end(services, job, memberships),
+        policy=services.settings.policy,
+        quotas=() if caller.projects is not None else quotas,
+        may_have_two=_may_have_two(services, job, quotas),
+        may_borrow=all(each.may_borrow for each in quotas if each.project == job.project),
+        turn=_turn(services, job, seen, now),
+        errors=errors,
+        ends=ends,
+        held_by=_held_by(repository, job) if job.is_starting else (),
     )
+
+
+def _planned(services: Services, case: Case, caller: Caller) -> Case:
+    """With what would give it more."""
+    advice = _gives_more(services, case, caller)
+    if advice is None:
+        return case
+    is_kept = not advice.changes and not case.job.is_without_tasks
+    return replace(
+        case,
+        gives_more=advice.changes,
+        loses_to=advice.loses_to,
+        behind=advice.behind,
+        decided_now=advice.now,
+        kept_on_larger_cluster=_kept_on_larger_cluster(services, case.job.id) if is_kept else None,
+    )
+
+
+def _is_as_read(services: Services, case: Case) -> bool:
+    """Whether no round has come, and no other membership of the job, while it was planned: that takes a while."""
+    repository = services.repository
+    return _newest_round(repository) == case.newest_round and stands(repository.jobs.get(case.job.id)) == stands(
+        case.job
+    )
+
+
+def _newest_round(repository: Repository) -> int | None:
+    return next((each.id for each in repository.rounds.page(limit=1).items), None)
 
 
 def _still(
@@ -235,23 +271,18 @@ def _warnings(
     return tuple(message for message in found.values() if message)
 
 
-def _gives_more(services: Services, job: JobRecord, caller: Caller) -> Advice | None:
+def _gives_more(services: Services, case: Case, caller: Caller) -> Advice | None:
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
-    queue = _queue(services) if job.waits else []
-    mine = next((each for each in queue if each.job.id == job.id), None)
-    expected = None if mine is None or mine.decision is None else mine.decision.expected
+    job, names = case.job, {each.id: f"{each.name} ({each.id})" for each in case.others.values()}
+    expected = None if case.decision is None or not job.waits else case.decision.expected
     ends = () if expected is None else expected.behind
     awaited = [each.job.id for each in sorted(ends, key=lambda each: -each.part) if each.job is not None]
-    told = ToldOfEnds(awaited[:_MOST_AWAITED], started_with_ends(queue, job.id))
-
-    def names() -> dict[str, str]:
-        return {each.id: f"{each.name} ({each.id})" for each in services.repository.jobs.active(caller.projects)}
-
+    told = ToldOfEnds(awaited[:_MOST_AWAITED], started_with_ends(case.queue, job.id) if job.waits else {})
     try:
         is_of_some = caller.projects is not None
-        return services.preview.what_gives_more(job.id, names, only_named=is_of_some, told=told)
+        return services.preview.what_gives_more(job.id, lambda: names, only_named=is_of_some, told=told)
     except ClusterUnavailable:
         return None
 
@@ -261,12 +292,6 @@ def _may_have_two(services: Services, job: JobRecord, quotas: Sequence[Quota]) -
         return may_have_workers(job.asked, 2, quotas, services.cluster.nodes())
     except ClusterUnavailable:
         return True
-
-
-def _queue(services: Services) -> list[Queued]:
-    active = services.repository.jobs.active()
-    decisions = services.repository.rounds.latest_decisions([each.id for each in active if each.waits])
-    return in_queue(active, decisions, services.clock(), services.still_now(), services.settings.policy)
 
 
 def _kept_on_larger_cluster(services: Services, job_id: str) -> str | None:

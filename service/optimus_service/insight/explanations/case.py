@@ -21,6 +21,8 @@ class Case:
     job: JobRecord
     decision: DecisionRecord | None
     now: float
+    newest_round: int | None = None
+    """The number of that which came last; None: none has."""
     memberships: Sequence[MembershipRecord] = ()
     """Oldest first."""
     sizes_given: Sequence[tuple[float, Allocation]] = ()
