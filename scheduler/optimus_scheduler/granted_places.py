@@ -9,6 +9,7 @@ from typing import NamedTuple
 from optimus_scheduler.allocate.allocate import allocate, request_for
 from optimus_scheduler.allocate.policy import Grant, PatientPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.kept_sizes import with_kept_sizes
 from optimus_scheduler.model import Nodes, Reason, Snapshot
 from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.place import Placements, Placer
@@ -58,10 +59,18 @@ def granted_places(asked: Asked, timer: Timer = untimed, placeless: Collection[s
 
 
 def with_lent_room(granted: GrantedPlaces, asked: Asked, timer: Timer = untimed) -> GrantedPlaces:
-    """The same, but what jobs were granted that have no place yet is lent to others until their turn has come.
+    """The same, but what jobs were granted that have no place yet is lent to others until their turn has come, and
+    none that could keep its tasks shrinks for room that nobody was placed in (`kept_sizes`).
 
     Those that come in their stead may have no place, either: then they are passed over, too.
     """
+    lent = _with_lent_room(granted, asked, timer)
+    outlooks, snapshot, current, _, _, _ = asked
+    grants, placements = with_kept_sizes(outlooks, snapshot, current, lent.grants, lent.placements, lent.moves.made)
+    return lent if placements is lent.placements else GrantedPlaces(grants, placements, lent.moves)
+
+
+def _with_lent_room(granted: GrantedPlaces, asked: Asked, timer: Timer) -> GrantedPlaces:
     lent, stuck = granted, dict[str, tuple[Grant, Placed | Unplaced]]()
     for _ in range(_MOST_PASSED_OVER):
         placeless = _without_place(asked, lent.placements)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count as numbers
+from itertools import takewhile
 
 import pytest
 from hypothesis import given, note, settings
@@ -484,6 +486,66 @@ def test_every_sentence_is_true_when_nodes_are_closed_under_quotas(
             if stays < decision.previous.workers:
                 assert "no node has room" in decision.message or decision.reason is Reason.NO_FURTHER_GAIN
         world = trained(after, 60.0)
+
+
+OF_ROOM = (
+    Reason.BETTER_USED_ELSEWHERE,
+    Reason.MINIMUM_ELSEWHERE,
+    Reason.WAITING_FOR_RESOURCES,
+    Reason.NO_FEASIBLE_NODE,
+)
+
+
+def could_be_kept(before: Job, stays: Mapping[tuple[Role, int], str], after: Snapshot) -> bool:
+    """Whether its tasks could stay where they are, beside those that others have after the round."""
+    free = {node.name: node.capacity.cpu for node in after.nodes if node.schedulable}
+    others = [(job, placed.node) for job in after.jobs if job.id != before.id for placed in job.wanted_tasks]
+    for job, node in [*others, *((before, node) for node in stays.values())]:
+        if node in free:
+            free[node] -= job.spec.worker.resources.cpu
+    return all(each >= -HAIR for each in free.values())
+
+
+@settings(max_examples=150, deadline=None)
+@given(world=with_quotas(), which=st.sampled_from(["node-0", "node-1"]), has_quotas=st.booleans())
+def test_no_job_shrinks_for_room_that_no_job_takes(world: Snapshot, which: str, has_quotas: bool) -> None:
+    """On a partly closed cluster: of room on a closed node nobody else gets anything."""
+    world = world if has_quotas else replace(world, quotas=())
+    for _ in range(2):
+        world = trained(next_round(world, OPTIMUS, PRICES)[0], 60.0)
+    for _ in range(2):
+        world = closed(world, (which,), "cordoned")
+        after, outcome = next_round(world, OPTIMUS, PRICES)
+        grows = {each.project for each in world.quotas if not each.may_borrow} & {
+            Seen(world, {}).job(each.job_id).spec.project
+            for each in outcome.decisions
+            if each.allocation.workers > each.previous.workers
+        }
+        is_reserved = any("goes first" in each.message for each in outcome.decisions)
+        for decision in outcome.decisions if world.capacity.cpu and not is_reserved else ():
+            job = Seen(world, {}).job(decision.job_id)
+            note(f"{decision.reason} {decision.message}")
+            slots_of = CurrentSlots().of(world)[job.id]
+            whole = takewhile(lambda rank, has=slots_of: (Role.WORKER, rank) in has, numbers())  # type: ignore[misc]
+            stays = {(Role.WORKER, rank): slots_of[Role.WORKER, rank] for rank in whole}
+            shrinks = job.spec.worker.minimum <= len(stays) > decision.allocation.workers
+            if shrinks and decision.reason in OF_ROOM:
+                assert job.spec.project in grows or not could_be_kept(job, stays, after)
+        world = trained(after, 60.0)
+
+
+def test_a_job_on_a_closed_node_neither_shrinks_nor_moves_for_a_job_without_a_place() -> None:
+    """It was to shrink and to leave the closed node, and with that another one paused."""
+    spec = replace(a_spec(minimum=(3, 0), maximum=(5, 0)), architecture=Architecture.ALLREDUCE)
+    large = a_job("large", has=(5, 0), nodes="node-0", spec=spec)
+    *four, last = large.wanted_tasks
+    large = replace(large, wanted_tasks=(*four, last._replace(node="node-1")))
+    small = a_job("small", has=(3, 0), nodes="node-1", spec=replace(spec, worker=replace(spec.worker, maximum=4)))
+    waits = a_job("waits", spec=replace(spec, worker=replace(spec.worker, maximum=3)))
+    world = closed(a_snapshot([large, small, waits], a_cluster(4.0, 4.0)), ("node-0",), "cordoned")
+    after, outcome = next_round(world, OPTIMUS, PRICES)
+    assert [each.allocation.workers for each in outcome.decisions] == [5, 3, 0]
+    assert [job.wanted_tasks for job in after.jobs[:2]] == [large.wanted_tasks, small.wanted_tasks]
 
 
 def test_what_a_project_holds_on_closed_nodes_within_its_quota_is_guaranteed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from optimus_scheduler.allocate.allocate_with_quotas import REPLACEABLE
 from optimus_scheduler.allocate.deadline_budget import bounded
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
-from optimus_scheduler.allocate.staying import room_of
+from optimus_scheduler.allocate.staying import closed_words, room_of, size_of
 from optimus_scheduler.allocate.worker_limits import allocate_within_limits
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
@@ -28,8 +28,6 @@ from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import CurrentNodes, Request, TaskSlot
 from optimus_scheduler.settings import Settings
 
-_NAMED = 3
-"""Closed nodes that are named."""
 _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
 
@@ -113,8 +111,7 @@ def allocate(
     (capacity, on_closed), leaving = room_of(snapshot, current), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
     nodes = Nodes.of(snapshot.nodes)
-    names = sorted(nodes.closed_names)
-    closed = f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
+    closed = closed_words(nodes)
     for outlook in outlooks:
         job = outlook.job
         if job.directive is Directive.CANCEL:
@@ -135,7 +132,7 @@ def allocate(
         else:
             competing.append(outlook)
     inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving, on_closed=on_closed)
-    stays = {} if nodes.open_names else {one.id: _size_of(one, current[one.id]) for one in competing}
+    stays = {} if nodes.open_names else {one.id: size_of(one, current[one.id]) for one in competing}
     shared = allocate_within_limits(
         _without_growth(inputs, stays) if stays else inputs,
         policy,
@@ -148,10 +145,6 @@ def allocate(
     if stays:
         shared = {one.id: _as_on_closed(one, shared[one.id], stays[one.id], closed) for one in competing}
     return {**grants, **shared}
-
-
-def _size_of(outlook: Outlook, tasks: Collection[TaskSlot]) -> Allocation:
-    return outlook.size(*(sum(slot[0] is role for slot in tasks) for role in (Role.WORKER, Role.SERVER)))
 
 
 def _without_growth(inputs: AllocationInput, stays: Mapping[str, Allocation]) -> AllocationInput:

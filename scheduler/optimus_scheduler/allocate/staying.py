@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
+from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
     Allocation,
     Job,
@@ -22,6 +23,8 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.place.requests import CurrentNodes, TaskSlot
 
+_NAMED = 3
+"""Closed nodes that are named."""
 _NOTHING: Mapping[str, Resources] = MappingProxyType({})
 
 
@@ -67,6 +70,17 @@ def with_closed(snapshot: Snapshot, held: Mapping[str, Resources]) -> Room:
         return Room(snapshot.capacity)
     whole = total_of(node.capacity for node in snapshot.nodes)
     return Room(total_of((snapshot.capacity, *held.values())), OnClosed(held, whole))
+
+
+def closed_words(nodes: Nodes) -> str | None:
+    """Which nodes are closed, or lost, in a sentence; None: none is."""
+    names = sorted(nodes.closed_names)
+    return f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
+
+
+def size_of(outlook: Outlook, tasks: Collection[TaskSlot]) -> Allocation:
+    """So many workers and servers."""
+    return outlook.size(*(sum(slot[0] is role for slot in tasks) for role in (Role.WORKER, Role.SERVER)))
 
 
 class CurrentSlots:
