@@ -88,9 +88,9 @@ export interface components {
             series: components["schemas"]["HistorySeries"][];
             /** @description what all other jobs held together */
             others: number[];
-            /** @description jobs with tasks */
+            /** @description how many jobs had tasks, in the same means, ... */
             training: number[];
-            /** @description jobs without */
+            /** @description ... and how many had none */
             waiting: number[];
         };
         /** @description The cluster in one look. */

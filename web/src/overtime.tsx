@@ -124,7 +124,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
         .filter(([, held]) => held !== "0")
         .reverse(),
       ["in all", amount(sums[sums.length - 1]?.[index] ?? 0)],
-      ["waiting", String(history.waiting[index] ?? 0)],
+      ["waiting", amount(history.waiting[index] ?? 0)],
     ],
   });
   return (

@@ -216,5 +216,5 @@ class ClusterHistory(Message):
     at: Annotated[list[float], About("POSIX seconds")]
     series: Annotated[list[HistorySeries], About("the jobs that held most, largest first")]
     others: Annotated[list[float], About("what all other jobs held together")]
-    training: Annotated[list[int], About("jobs with tasks")]
-    waiting: Annotated[list[int], About("jobs without")]
+    training: Annotated[list[float], About("how many jobs had tasks, in the same means, ...")]
+    waiting: Annotated[list[float], About("... and how many had none")]

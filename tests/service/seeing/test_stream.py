@@ -235,7 +235,7 @@ def test_a_job_whose_workers_are_gone_holds_nothing_whatever_its_last_membership
     found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6, {"job-1": [(5.0, 50.0), (80.0, None)]})
     assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
     assert found.allocated == ((0.5, 1.0, 0.5, 0.0, 1.0, 1.0),), "in the mean until the next moment, and now"
-    assert found.training == (0, 1, 1, 0, 1, 1)
+    assert found.training == (0.5, 1.0, 0.5, 0.0, 1.0, 1.0)
 
 
 def test_jobs_that_hold_something_now_have_areas_before_larger_ones_that_ended() -> None:
@@ -266,7 +266,7 @@ def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float,
     for index, (at, until) in enumerate(zip(found.at, (*found.at[1:], found.at[-1]), strict=True)):
         expected = sum(mean_workers(each, at, until) for each in memberships.values())
         assert sum(series[index] for series in found.allocated) + found.others[index] == pytest.approx(expected)
-        assert found.training[index] + found.waiting[index] == len(jobs)
+        assert found.training[index] + found.waiting[index] == pytest.approx(len(jobs))
 
 
 def mean_workers(memberships: Sequence[MembershipRecord], begin: float, end: float) -> float:
@@ -284,3 +284,12 @@ def test_a_job_that_came_and_went_between_two_moments_is_not_missing() -> None:
     found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6)
     assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
     assert found.allocated == ((0.0, 0.0, 0.5, 0.0, 0.0, 0.0),)
+    assert found.training == (0.0, 0.0, 0.5, 0.0, 0.0, 0.0), "in the same means"
+
+
+def test_a_job_that_waited_between_two_moments_is_counted() -> None:
+    record = replace(a_record("job-1", finished_at=59.0), created_at=41.0)
+    members = {"job-1": [a_membership("job-1", epoch=1, at=51.0, workers=("w",), servers=())]}
+    found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6)
+    assert (found.training[2], found.waiting[2]) == (0.4, 0.5)
+    assert sum(found.training) + sum(found.waiting) == pytest.approx(0.9)

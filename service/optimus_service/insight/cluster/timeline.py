@@ -24,7 +24,8 @@ MAX_SERIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """From each of `at` (POSIX seconds) to the next, in the mean: what jobs held; at each: how many there were."""
+    """From each of `at` (POSIX seconds) to the next, in the mean: what jobs held, and how many there were; at the last
+    one then."""
 
     at: tuple[float, ...]
     jobs: tuple[JobRecord, ...]
@@ -32,8 +33,8 @@ class Timeline:
     allocated: tuple[tuple[float, ...], ...]
     """By series."""
     others: tuple[float, ...]
-    training: tuple[int, ...]
-    waiting: tuple[int, ...]
+    training: tuple[float, ...]
+    waiting: tuple[float, ...]
 
 
 def unit_of(capacity: Resources) -> str:
@@ -50,20 +51,16 @@ def timeline(
     n_points: int,
     worked: Mapping[str, Sequence[Span]] = MappingProxyType({}),
 ) -> Timeline:
-    """The last `now - since` seconds at `n_points` evenly spaced moments: what jobs held in the mean from each to the
-    next one, so that none that came and went between two is missing, and now at the last; how many there were at each.
+    """The last `now - since` seconds at `n_points` evenly spaced moments: what jobs held, and how many there were, in
+    the mean from each to the next one, so that none that came and went between two is missing, and now at the last.
 
     `worked`: when each worker was there, by job; of a job that is not in it, for as long as its memberships say. After
     an error nobody is left who would say that the membership is over.
     """
     grid = np.linspace(since, now, n_points)
-    there = {job.id: _there(worked.get(job.id), grid) for job in jobs}
-    allocated = {job.id: _held(job, memberships.get(job.id, ()), unit, grid, worked.get(job.id)) for job in jobs}
-    training = sum(
-        ((_trains(job, memberships.get(job.id, ()), grid) & there[job.id]).astype(int) for job in jobs),
-        np.zeros(n_points, dtype=int),
-    )
-    active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
+    means = {job.id: _means(job, memberships.get(job.id, ()), unit, grid, worked.get(job.id)) for job in jobs}
+    allocated = {job_id: held for job_id, (held, _, _) in means.items()}
+    training, active = (sum((each[row] for each in means.values()), np.zeros(n_points)) for row in (1, 2))
     largest = sorted(jobs, key=lambda job: (-float(allocated[job.id].sum()), job.created_at, job.id))
     # Those that hold something now come first: a job of the page's bar and list is no "other" of its picture.
     present = [job for job in largest if allocated[job.id].any()]
@@ -75,19 +72,25 @@ def timeline(
         jobs=tuple(shown),
         allocated=tuple(tuple(allocated[job.id].tolist()) for job in shown),
         others=tuple(rest.tolist()),
-        training=tuple(training.tolist()),
-        waiting=tuple(np.maximum(active - training, 0).tolist()),
+        training=_counted(training),
+        waiting=_counted(np.maximum(active - training, 0.0)),
     )
 
 
-def _held(
+def _counted(jobs: FloatArray) -> tuple[float, ...]:
+    """Numbers of jobs, without what their means are rounded by."""
+    return tuple(np.round(jobs, 6).tolist())
+
+
+def _means(
     job: JobRecord,
     memberships: Sequence[MembershipRecord],
     unit: str,
     grid: FloatArray,
     worked: Sequence[Span] | None,
 ) -> FloatArray:
-    """What the job's tasks took: the mean from each moment of `grid` to the next one, and at the last."""
+    """What the job's tasks took, whether it had workers and whether it was there (1 or 0), as rows: means from each
+    moment of `grid` to the next one, and at the last."""
     changes = [
         job.created_at,
         job.finished_at,
@@ -96,9 +99,13 @@ def _held(
     ]
     inside = [at for at in changes if at is not None and grid[0] < at < grid[-1]]
     times = np.unique(np.concatenate([grid, inside]))
-    held = _allocated(job, memberships, unit, times) * _there(worked, times)
-    taken = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])
-    return np.append(np.diff(taken[np.searchsorted(times, grid)]) / np.diff(grid), held[-1])
+    there = _there(worked, times)
+    held, trains = _allocated(job, memberships, unit, times) * there, _trains(job, memberships, times) & there
+    rows: FloatArray = np.array([held, trains, _active(job, times)], dtype=float)
+    taken = np.cumsum(rows[:, :-1] * np.diff(times), axis=1)
+    taken = np.concatenate([np.zeros((len(rows), 1)), taken], axis=1)
+    means = np.diff(taken[:, np.searchsorted(times, grid)], axis=1) / np.diff(grid)
+    return np.concatenate([means, rows[:, -1:]], axis=1)
 
 
 def _there(spans: Sequence[Span] | None, grid: FloatArray) -> NDArray[np.bool_]:
