@@ -129,7 +129,7 @@ class ToldOfEnds(NamedTuple):
     awaited: Sequence[str] = ()
     """Those that it is told to wait for, the likeliest first."""
     started_by: Mapping[str, Collection[str]] = MappingProxyType({})
-    """Jobs before it that are told to start with the end of another, by that one."""
+    """Jobs that are told to start with the end of another, by that one: those before it, and itself."""
 
 
 NOTHING_TOLD = ToldOfEnds()
@@ -214,7 +214,10 @@ class _Tries:
             if change.kind == _QUOTA_BEYOND and found:
                 continue  # nobody is told to ask for more than there is where anything else helps
             planned = _planned(self.planner, change)
-            if self._goes_before_others(change, planned):
+            if self._goes_before_others(change, planned, job_id):
+                continue
+            if planned[job_id].allocation.is_empty and change.jobs == {change.kind} and self._starts(job_id, change):
+                found[change.kind] = change.words
                 continue
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
@@ -248,10 +251,14 @@ class _Tries:
             return "and room on it and within quotas" if waits_for_quota else "and room on it"
         return f"a larger quota of project {job.spec.project}, and room on it" if waits_for_quota else None
 
-    def _goes_before_others(self, change: Change, planned: _Planned) -> bool:
-        """Whether a job that is told to start with the ends of which the change consists does not: an end teaches of
-        the jobs like it what a plan does not know before."""
-        first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs
+    def _starts(self, job_id: str, change: Change) -> bool:
+        """Whether the job is told to start with the end of which the change consists: what that teaches of jobs like it
+        is known to a look at the queue, not to a plan."""
+        return any(job_id in self.told.started_by.get(ended, ()) for ended in change.jobs)
+
+    def _goes_before_others(self, change: Change, planned: _Planned, job_id: str) -> bool:
+        """Whether another job that is told to start with the ends of which the change consists does not."""
+        first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs - {job_id}
         return any(each in planned and planned[each].allocation.is_empty for each in first)
 
     def behind(self, snapshot: Snapshot, decision: Decision, least: int) -> Behind | None:

@@ -868,6 +868,57 @@ def test_the_first_end_of_a_task_teaches_how_long_others_of_it_take(task: str) -
     )
 
 
+@pytest.mark.parametrize("by", ["steps", "epochs"])
+def test_the_first_end_of_a_script_teaches_how_long_others_with_another_count_take(by: str) -> None:
+    """Of two that wait the older one makes three times as many steps as the one that ends, by its command, the younger
+    one a quarter."""
+    trains = of_task("r", "script", (1, 0), 2000, 20.0, True, 1840)
+    steps_per_epoch = 20.0 if by == "epochs" else None
+    one = 20 if by == "epochs" else 1
+    spec = replace(trains.spec, arguments=("--steps", f"{2000 // one}", "--lr", "0.1"))
+    trains = replace(trains, started_at=NOW - 92.0, spec=spec, steps_per_epoch=steps_per_epoch)
+    other = of_task("o", "other", (1, 0), 20_000, 20.0, True, 10_000)
+    older, younger = (
+        replace(
+            a_job(name, spec=replace(spec, arguments=("--steps", f"{steps // one}"), convergence=ConvergenceRule())),
+            submitted_at=NOW - age,
+        )
+        for name, steps, age in (("older", 6000, 20.0), ("younger", 500, 10.0))
+    )
+    found = looked(a_queue(trains, other, older, younger, cpu=2.0))
+    first = min(("older", "younger"), key=lambda name: getattr(found[name].start, "mean", np.inf))
+    run = replace(told_by(trains, 20.0), total_steps=2000, arguments=spec.arguments)
+    if steps_per_epoch is not None:
+        run = replace(run, losses=(1.0, 0.5), steps_per_epoch=steps_per_epoch, loss_steps=(1000.0, 2000.0))
+    taught = [replace(each, similar=(run,)) for each in (older, younger)]
+    decided = plan(a_snapshot([other, *taught], a_cluster(2.0)), OPTIMUS).decisions
+    started = [each.job_id for each in decided if each.job_id != "o" and not each.allocation.is_empty]
+    assert started == [first] == ["younger"]
+
+
+@pytest.mark.parametrize(("arguments", "seconds"), [("500", 25.0), ("1000", 50.0), ("2000", 100.0)])
+def test_behind_a_job_like_one_that_trains_a_start_is_told_by_how_long_that_takes(
+    arguments: str, seconds: float
+) -> None:
+    """One slot. Nothing but the one that trains tells how long the first that waits takes."""
+    trains = of_task("r", "script", (1, 0), 2000, 20.0, True, 1840)
+    spec = replace(trains.spec, arguments=("--steps", "2000"))
+    trains = replace(trains, started_at=NOW - 92.0, spec=spec)
+    command = ConvergenceRule(ends_itself=True)
+    first, second = (
+        replace(
+            a_job(name, spec=replace(spec, arguments=("--steps", steps), convergence=command)), submitted_at=NOW - age
+        )
+        for name, steps, age in (("first", arguments, 20.0), ("second", "9000", 10.0))
+    )
+    found = looked(a_queue(trains, first, second, cpu=1.0))
+    start = found["second"].start
+    assert start is not None
+    begins = NOW + 8.0 + seconds
+    assert start.low < begins < start.high
+    assert start.mean - begins == pytest.approx(0.0, abs=0.3 * seconds)
+
+
 @settings(max_examples=25)
 @given(left=st.lists(st.integers(2, 200), min_size=3, max_size=3), same=st.booleans())
 def test_of_two_that_wait_the_shorter_starts_first_whatever_is_left_of_those_that_train(

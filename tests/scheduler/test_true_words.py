@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count as numbers
@@ -944,6 +944,11 @@ def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> 
     assert told.count(told[0]) == 1
 
 
+def _with_first(job_id: str, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The same with this job waiting longest."""
+    return tuple(replace(each, submitted_at=NOW - 99.0) if each.id == job_id else each for each in jobs)
+
+
 def test_no_end_is_told_to_help_where_another_job_is_told_to_start_with_it() -> None:
     """As planned now, `a` would start with the end of `c`, and `b` after it; by the queue it is `b` that does."""
     holding = a_job("c", has=(1, 1), spec=a_spec(maximum=(1, 1)), measured=ONE)
@@ -960,6 +965,8 @@ def test_no_end_is_told_to_help_where_another_job_is_told_to_start_with_it() -> 
         assert "the end of c" in advice(ToldOfEnds())
         assert "the end of c" not in advice(ToldOfEnds(started_by={"c": {"b"}}))
         assert ("the end of d" in advice(ToldOfEnds(started_by={"c": {"b"}}))) is is_told
+        starting = advice(ToldOfEnds(started_by={"c": {"a"}}), replace(world, jobs=_with_first("b", world.jobs)))
+        assert "the end of c" in starting, "the queue knows what that teaches, the plan starts b"
     room_for_both = a_snapshot([replace(holding, spec=a_spec(worker_cpu=3.0, maximum=(1, 1))), *jobs], a_cluster(4))
     told = what_gives_more(room_for_both, "a", lambda each: plan(each, OPTIMUS), told=ToldOfEnds((), {"c": {"b"}}))
     assert "the end of c" in told.changes

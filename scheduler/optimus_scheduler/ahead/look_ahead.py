@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from statistics import NormalDist
@@ -27,6 +27,7 @@ from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, drawn, earliest_starts
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, pace_of, rest_of_life, until_later
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds, untold_since_start
+from optimus_scheduler.ahead.training_alike import first_to_end, work_like_training
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
@@ -64,7 +65,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
     rest = cache(partial(rest_of_life, tuple(queue.lengths)))  # that of most jobs that wait is the same
-    work = [_work(one, queue, rest) for one in outlooks]
+    training = first_to_end(queue)
+    work = [_work(one, queue, rest, training) for one in outlooks]
     work = [
         each._replace(is_made_up=True) if one.id in queue.stalled else each
         for one, each in zip(outlooks, work, strict=True)
@@ -167,9 +169,14 @@ def _failing(outlooks: Sequence[Outlook], queue: Queue) -> dict[int, Work]:
     return found
 
 
-def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Interval]) -> Work:
+def _work(
+    outlook: Outlook,
+    queue: Queue,
+    rest_of: Callable[[float, float], Interval],
+    training: Mapping[Hashable, Outlook],
+) -> Work:
     """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps.
-    `rest_of`: `rest_of_life` by the lengths of the queue."""
+    `rest_of`: `rest_of_life` by the lengths of the queue. `training`: `first_to_end` of it."""
     remaining = expected_steps(outlook)
     if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
         return Work(1e-9, 0.0, 0.0)
@@ -177,6 +184,8 @@ def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Inte
     size = outlook.minimum if size.is_empty else size
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
     if remaining is None:
+        if (as_training := work_like_training(outlook, training)) is not None:
+            return as_training
         like_it, speed = seconds_of_silent_runs(outlook.job), pace_of(outlook, size)
         # One that has told no step begins anew with each of its sizes, as far as anybody knows.
         ran = min(running, outlook.allocated_seconds) if like_it is not None or not outlook.job.step else running

@@ -186,6 +186,12 @@ class Work(NamedTuple):
         up = math.log(max(min(remaining.high, middle * 1e3), middle) / middle) / REACH
         return cls(middle, down, up)
 
+    def times(self, seconds: Interval, pace: float) -> Work:
+        """The same of steps that take so many `seconds` each, in steps that a job makes `pace` of in a second."""
+        each = Work.of(seconds)
+        median = self.median * each.median * pace
+        return self._replace(median=median, down=math.hypot(self.down, each.down), up=math.hypot(self.up, each.up))
+
     def at(self, deviation: float) -> float:
         """The steps so many standard deviations from the median."""
         return self.median * math.exp(deviation * (self.up if deviation > 0 else self.down))

@@ -21,6 +21,7 @@ from optimus_scheduler.ahead.cuts import Cut, Seen, why_for
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.queue import Arrival, Queue, pace_of
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds, untold_since_start
+from optimus_scheduler.ahead.training_alike import alike, is_unmeasured, speeds_like, teaches, times_as_long
 from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPolicy, Policy
@@ -34,14 +35,12 @@ from optimus_scheduler.model import (
     NOTHING,
     Allocation,
     Interval,
-    Job,
     JobState,
     Nodes,
     Reason,
     Resources,
     Role,
     Snapshot,
-    SpeedSource,
     WorkerLimit,
     total_of,
 )
@@ -111,7 +110,7 @@ class _Virtual:
     told: Speeds | None = None
     """Of a job whose speeds nobody knows: those of the job of its task that ended first along the trajectory."""
     taught_seconds: float | None = None
-    """Of one of which nothing tells how long it takes: as long as that job took."""
+    """Of one of which nothing tells how long it takes: as long as that job took, by the steps that arguments name."""
     waits_as: Outlook | None = None
     """As it was last seen without tasks, since it has none: later, only its wait is longer."""
     slots: Mapping[TaskSlot, str] = field(default_factory=dict)
@@ -387,12 +386,13 @@ class Trajectory:
         """From now on a round ranks those that wait by how long they take with the speeds that this one has measured,
         or as it did, where it knew nothing of their task before."""
         ended = virtual.outlook
-        if ended.speeds.source is SpeedSource.MEASURED and ended.job.spec.family:
+        if teaches(ended):
             started = virtual.started_at if ended.job.started_at is None else ended.job.started_at
-            for job in self._unmeasured.pop(_alike(ended.job), ()):
-                job.told, job.waits_as = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS), None
+            for job in self._unmeasured.pop(alike(ended.job), ()):
+                job.told, job.waits_as = speeds_like(ended), None
                 if job.outlook.forecast.remaining_steps is None and not job.outlook.is_told:
-                    job.taught_seconds = max(virtual.ended_at - started, 1e-3)
+                    took = virtual.ended_at - started
+                    job.taught_seconds = max(took * times_as_long(job.outlook.job, ended), 1e-3)
 
     def _arrive(self, arrival: Arrival) -> None:
         outlook, steps = arrival.outlook, arrival.steps
@@ -403,8 +403,8 @@ class Trajectory:
         self._note_unmeasured(self._jobs[-1])
 
     def _note_unmeasured(self, job: _Virtual) -> None:
-        if not job.outlook.speeds.is_known and not job.outlook.job.spec.elastic_batch:
-            self._unmeasured[_alike(job.outlook.job)].append(job)
+        if is_unmeasured(job.outlook):
+            self._unmeasured[alike(job.outlook.job)].append(job)
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -569,12 +569,6 @@ class Trajectory:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
-
-
-def _alike(job: Job) -> Hashable:
-    """Equal for jobs of which the speeds of one are those of the other: of one task, with one batch (`speed_fits`)."""
-    spec = job.spec
-    return spec.family, spec.mode, spec.architecture, spec.counted_batch
 
 
 def _n_tasks(size: Allocation, before: Allocation) -> int:

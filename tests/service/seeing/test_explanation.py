@@ -1947,8 +1947,8 @@ def test_those_before_a_job_are_known_by_the_ends_that_they_are_told_to_start_wi
         )
         decisions[each.id] = replace(a_decision(each.id, allocation=NOTHING), expected=times)
     queue = in_queue(jobs, decisions, 10.0)
-    assert started_with_ends(queue, "waits") == {"runs": {"first"}}
-    assert started_with_ends(queue, "first") == {}
+    assert started_with_ends(queue, "waits") == {"runs": {"first", "waits"}}
+    assert started_with_ends(queue, "rarely") == started_with_ends(queue, "first") == {"runs": {"first"}}
 
 
 def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:

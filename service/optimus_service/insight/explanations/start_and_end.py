@@ -265,9 +265,11 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
 
 
 def started_with_ends(queue: Sequence[Queued], job_id: str) -> dict[str, set[str]]:
-    """Those that wait before this job and are told to start with the end of another, by the id of that one."""
+    """Those that wait before this job, and itself, that are told to start with the end of another, by the id of that
+    one."""
     found: dict[str, set[str]] = {}
-    for each in takewhile(lambda one: one.job.id != job_id, queue):
+    place = next((n for n, each in enumerate(queue) if each.job.id == job_id), len(queue))
+    for each in queue[: place + 1]:
         times = None if each.decision is None or each.start is None else each.decision.expected
         for ended, part in {} if times is None else times.at_once.items():
             if part > _LIKELY:
