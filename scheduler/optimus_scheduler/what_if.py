@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.allocate.staying import room_of
+from optimus_scheduler.forecast.ends_teach import taught_by_ends
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -92,6 +93,8 @@ class Change:
     """Other jobs that it is about."""
     less: Callable[[float], Change] | None = None
     """The same change by a part, 0 to 1, of the way to it from the one before it, which helps less."""
+    if_cancelled: Snapshot | None = None
+    """Of ends that teach something: the world in which these jobs are cancelled, and teach nothing."""
 
     def tells_only(self, ids: Collection[str]) -> bool:
         """Whether it tells of no other job than these, and of no other project's quota."""
@@ -129,7 +132,7 @@ class ToldOfEnds(NamedTuple):
     awaited: Sequence[str] = ()
     """Those that it is told to wait for, the likeliest first."""
     started_by: Mapping[str, Collection[str]] = MappingProxyType({})
-    """Jobs that are told to start with the end of another, by that one: those before it, and itself."""
+    """Jobs before it that are told to start with the end of another, by that one."""
 
 
 NOTHING_TOLD = ToldOfEnds()
@@ -179,7 +182,7 @@ def what_gives_more(
             more = _n_tasks(present[job_id].allocation) + 1
             found = tries.helpful(measured.snapshot, present[job_id], present, more)
             found = {kind: f"{words}{_ONCE_MEASURED}" for kind, words in found.items()}
-    behind = None if found else tries.behind(snapshot, decision, least)
+    behind = None if found else tries.behind(snapshot, decision, present, least)
     if not found and behind is None and decision.reason is Reason.WAITING_FOR_QUOTA:
         # What it needs of its quota is known, also where there would be room for it only after others.
         alone = replace(snapshot, jobs=(job,))
@@ -213,11 +216,8 @@ class _Tries:
                 continue  # the end of one of them does
             if change.kind == _QUOTA_BEYOND and found:
                 continue  # nobody is told to ask for more than there is where anything else helps
-            planned = _planned(self.planner, change)
-            if self._goes_before_others(change, planned, job_id):
-                continue
-            if planned[job_id].allocation.is_empty and change.jobs == {change.kind} and self._starts(job_id, change):
-                found[change.kind] = change.words
+            change, planned = self._as_far_as_it_helps(change, job_id, least)
+            if change.if_cancelled is not change.snapshot and self._goes_before_others(change, planned):
                 continue
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
@@ -251,17 +251,31 @@ class _Tries:
             return "and room on it and within quotas" if waits_for_quota else "and room on it"
         return f"a larger quota of project {job.spec.project}, and room on it" if waits_for_quota else None
 
-    def _starts(self, job_id: str, change: Change) -> bool:
-        """Whether the job is told to start with the end of which the change consists: what that teaches of jobs like it
-        is known to a look at the queue, not to a plan."""
-        return any(job_id in self.told.started_by.get(ended, ()) for ended in change.jobs)
+    def _as_far_as_it_helps(self, change: Change, job_id: str, least: int) -> tuple[Change, _Planned]:
+        """The change and its plan. Ends that help only if the jobs succeed, or only if they are cancelled, are told
+        so."""
+        planned = _planned(self.planner, change)
+        if change.if_cancelled is None:
+            return change, planned
+        cancelled = replace(change, snapshot=change.if_cancelled)
+        then = _planned(self.planner, cancelled)
+        succeeding, cancelling = (_n_tasks(each[job_id].allocation) >= least for each in (planned, then))
+        if succeeding == cancelling:
+            return change, planned
+        is_one = len(change.jobs) == 1
+        if cancelling:
+            return replace(cancelled, words=f"{change.words}, if {'it is' if is_one else 'they are'} cancelled"), then
+        return replace(change, words=f"{change.words}, if {'it succeeds' if is_one else 'they succeed'}"), planned
 
-    def _goes_before_others(self, change: Change, planned: _Planned, job_id: str) -> bool:
-        """Whether another job that is told to start with the ends of which the change consists does not."""
-        first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs - {job_id}
+    def _goes_before_others(self, change: Change, planned: _Planned) -> bool:
+        """Whether a job that is told to start with the ends of which the change consists does not: a look at the queue
+        may know of what comes with them."""
+        first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs
         return any(each in planned and planned[each].allocation.is_empty for each in first)
 
-    def behind(self, snapshot: Snapshot, decision: Decision, least: int) -> Behind | None:
+    def behind(
+        self, snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], least: int
+    ) -> Behind | None:
         """Whose ends give the job of this decision so many tasks at `least`, where nothing else does; None: not even
         those of all others do."""
         job = next(job for job in snapshot.jobs if job.id == decision.job_id)
@@ -269,22 +283,24 @@ class _Tries:
         own = [each for each in others if each.spec.project == job.spec.project]
         for among in (own, others) if decision.reason in _WAITING_FOR_OWN else (others,):
             ids = frozenset(each.id for each in among)
-            if ids and self._giving(Change("", _without(snapshot, ids), ""), job.id, least) is not None:
+            if ids and self._giving(Change("", _without(snapshot, ids, present), ""), job.id, least) is not None:
                 break
         else:
             return None
         if self.only_named and not ids <= self.names.keys():
             return Behind(None, None)
         with_tasks = {each.id for each in among if not each.allocation.is_empty}
-        first = self._first(snapshot, job.id, ids, least)
+        first = self._first(snapshot, job.id, ids, least, present)
         return Behind(len(with_tasks), None if first is None else len(first - with_tasks))
 
-    def _first(self, snapshot: Snapshot, job_id: str, among: frozenset[str], least: int) -> frozenset[str] | None:
+    def _first(
+        self, snapshot: Snapshot, job_id: str, among: frozenset[str], least: int, present: Mapping[str, Decision]
+    ) -> frozenset[str] | None:
         """Those of these jobs that have tasks, those that rounds start once these have ended, and so on until the job
         has so many tasks; None: it has not when no other starts, or not all of that could be tried."""
         gone = frozenset(each.id for each in snapshot.jobs if each.id in among and not each.allocation.is_empty)
         while True:
-            planned = _planned(self.planner, Change("", _without(snapshot, gone), ""))
+            planned = _planned(self.planner, Change("", _without(snapshot, gone, present), ""))
             if _n_tasks(planned[job_id].allocation) >= least:
                 return gone
             then = {each for each in among - gone if each in planned and not planned[each].allocation.is_empty}
@@ -391,7 +407,7 @@ def changes(
     others = _others_of(snapshot, job)
     having = {each.id for each in others if not each.allocation.is_empty}
     yield from _of_knowledge(snapshot, job, decision)
-    yield from (_of_end(snapshot, each, names) for each in awaited if each in having)
+    yield from (_of_end(snapshot, each, names, present) for each in awaited if each in having)
     yield from _of_its_limits(snapshot, job, decision)
     yield from _of_worker_limits(snapshot, job, decision, present)
     if others:
@@ -702,30 +718,41 @@ def _of_others(
         key=lambda each: (first_of is not None and each.spec.project != first_of, _end(present[each.id])),
     )
     tried = [each.id for each in holding[:_MOST_OTHERS]]
-    yield from (_of_end(snapshot, each, names) for each in tried)
+    yield from (_of_end(snapshot, each, names, present) for each in tried)
     for count in range(2, min(len(tried) + 1, len(others))):
         for ids in map(frozenset, combinations(tried, count)):
-            yield _of_ends(snapshot, [each for each in tried if each in ids], names)
+            yield _of_ends(snapshot, [each for each in tried if each in ids], names, present)
     for count in range(_MOST_OTHERS + 1, min(len(holding), _MOST_TOGETHER) + 1):
-        yield _of_ends(snapshot, [each.id for each in holding[:count]], names)
+        yield _of_ends(snapshot, [each.id for each in holding[:count]], names, present)
     if len(holding) > _MOST_TOGETHER:
         ids = frozenset(each.id for each in holding)
-        yield Change("the ends of all jobs with tasks together", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+        yield Change(
+            "the ends of all jobs with tasks together", _without(snapshot, ids, present), _OTHERS_TOGETHER, ids
+        )
     if 1 < len(holding) == len(others):
         ids = frozenset(each.id for each in others)
-        yield Change("the ends of all other jobs", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+        yield _ending("the ends of all other jobs", snapshot, ids, present, _OTHERS_TOGETHER)
 
 
-def _of_ends(snapshot: Snapshot, jobs: Sequence[str], names: Mapping[str, str]) -> Change:
+def _of_ends(
+    snapshot: Snapshot, jobs: Sequence[str], names: Mapping[str, str], present: Mapping[str, Decision]
+) -> Change:
     """Of two or more, before anything starts in their place."""
     *some, last = (names.get(each, each) for each in jobs)
-    ids = frozenset(jobs)
     words = f"the ends of {', '.join(some)} and {last} together"
-    return Change(words, _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+    return _ending(words, snapshot, frozenset(jobs), present, _OTHERS_TOGETHER)
 
 
-def _of_end(snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> Change:
-    return Change(f"the end of {names.get(job_id, job_id)}", _without(snapshot, {job_id}), job_id, frozenset({job_id}))
+def _of_end(snapshot: Snapshot, job_id: str, names: Mapping[str, str], present: Mapping[str, Decision]) -> Change:
+    return _ending(f"the end of {names.get(job_id, job_id)}", snapshot, frozenset({job_id}), present, job_id)
+
+
+def _ending(
+    words: str, snapshot: Snapshot, ended: frozenset[str], present: Mapping[str, Decision], kind: str
+) -> Change:
+    after, cancelled = _without(snapshot, ended, present), _without(snapshot, ended, {})
+    teaches = any(one is not other for one, other in zip(after.jobs, cancelled.jobs, strict=True))
+    return Change(words, after, kind, ended, if_cancelled=cancelled if teaches else None)
 
 
 def _end(decision: Decision) -> tuple[float, str]:
@@ -733,9 +760,13 @@ def _end(decision: Decision) -> tuple[float, str]:
     return (math.inf if left is None else left.mean), decision.job_id
 
 
-def _without(snapshot: Snapshot, ended: Collection[str]) -> Snapshot:
+def _without(snapshot: Snapshot, ended: Collection[str], present: Mapping[str, Decision]) -> Snapshot:
+    """As a round finds it when these jobs have ended. `present`: the plan before, by which those in it succeed and
+    teach others of their task."""
+    gone = [job for job in snapshot.jobs if job.id in ended and job.id in present]
+    left = (job for job in snapshot.jobs if job.id not in ended)
     return replace(
         snapshot,
-        jobs=tuple(job for job in snapshot.jobs if job.id not in ended),
+        jobs=taught_by_ends(left, gone, {job.id: present[job.id].forecast for job in gone}),
         tasks=tuple(task for task in snapshot.tasks if task.key.job_id not in ended),
     )

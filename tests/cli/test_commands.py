@@ -494,11 +494,11 @@ def test_predictions_stand_beside_the_job_that_they_are_of(service: ScriptedServ
         asked.append(True)
         return builders.predictions(remaining_seconds=None)
 
-    still = "its workers hung once, at step 40 or before"
+    still = "its workers hung once, after step 40"
     service.on("GET", f"/v1/jobs/{JOB}", lambda _: builders.job(standstill=still if asked else None))
     service.on("GET", f"/v1/jobs/{JOB}/predictions", predicted)
     told = " ".join(optimus("predict", JOB, "--url", service.url).stdout.split())
-    assert "Its workers hung once, at step 40 or before." in told
+    assert "Its workers hung once, after step 40." in told
     assert len(asked) == 2
 
 

@@ -493,7 +493,7 @@ def test_the_sizes_of_a_job_that_stands_still_are_told_to_count_as_if_it_trained
 
 
 def test_a_job_that_hung_and_waits_is_told_to_wait_and_what_it_did() -> None:
-    hung, nothing = "its workers hung once, at step 40 or before", {"workers": 0, "servers": 0}
+    hung, nothing = "its workers hung once, after step 40", {"workers": 0, "servers": 0}
     waits = {"state": "paused", "wanted": nothing, "running": nothing, "remaining_seconds": None, "standstill": hung}
     job = builders.job(**waits)
     assert render_jobs.left(job) == f"not known yet when it goes on; {hung}"

@@ -216,7 +216,7 @@ HUNG = (
 HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
     rf"(\d+ s ago: )?{HUNG}",
-    r"(A worker is being replaced; i|I)ts workers hung once, (at step \d+ or before|before a step was made)\.",
+    r"(A worker is being replaced; i|I)ts workers hung once, (after steps? [\d to]+|before a step was made)\.",
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
     r"If its code hangs( again)?, the worker is replaced after 3 s; `optimus logs {job}` .* `optimus cancel {job}` .*",
     r"Its next task would gain .*|One more (task|worker|server) would .*",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count as numbers
@@ -22,6 +22,7 @@ from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worl
 from optimus_scheduler.allocate.allocate_with_quotas import guarantee_alone, guarantees
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.staying import CurrentSlots, room_of
+from optimus_scheduler.forecast.ends_teach import taught_by_ends
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -944,9 +945,30 @@ def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> 
     assert told.count(told[0]) == 1
 
 
-def _with_first(job_id: str, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The same with this job waiting longest."""
-    return tuple(replace(each, submitted_at=NOW - 99.0) if each.id == job_id else each for each in jobs)
+def test_an_end_that_teaches_how_long_others_take_helps_who_then_starts() -> None:
+    """Two wait of which nothing is known, the longer one for longer. A success of `c` tells how long they take, by the
+    counts that their commands name; it tells nothing where it is cancelled."""
+    plain = replace(a_spec(minimum=(1, 0), maximum=(1, 0)), architecture=Architecture.SCRIPT, family="train.py")
+    spec = replace(plain, arguments=("--n", "300"), convergence=ConvergenceRule(max_steps=300, ends_itself=True))
+    alone = samples(lambda _w, _p: 5.0, [(1, 0)])
+    holding = a_job("c", has=(1, 0), spec=spec, measured=alone, step=200)
+    long, short = (
+        a_job(name, spec=replace(spec, arguments=("--n", count), convergence=ConvergenceRule(ends_itself=True)))
+        for name, count in (("long", "900"), ("short", "60"))
+    )
+    long, short = replace(long, submitted_at=NOW - 30.0), replace(short, submitted_at=NOW - 10.0)
+    world = a_snapshot([holding, long, short], a_cluster(1))
+
+    def advice(job_id: str) -> tuple[str, ...]:
+        return what_gives_more(world, job_id, lambda each: plan(each, OPTIMUS)).changes
+
+    assert "the end of c, if it succeeds" in advice("short")
+    assert "the end of c, if it is cancelled" in advice("long")
+    (before,) = (each for each in plan(world, OPTIMUS).decisions if each.job_id == "c")
+    taught = taught_by_ends(world.jobs[1:], [holding], {"c": before.forecast})
+    for jobs, first in ((taught, "short"), (world.jobs[1:], "long")):
+        decided = plan(replace(world, jobs=jobs), OPTIMUS).decisions
+        assert [each.job_id for each in decided if not each.allocation.is_empty] == [first]
 
 
 def test_no_end_is_told_to_help_where_another_job_is_told_to_start_with_it() -> None:
@@ -965,8 +987,6 @@ def test_no_end_is_told_to_help_where_another_job_is_told_to_start_with_it() -> 
         assert "the end of c" in advice(ToldOfEnds())
         assert "the end of c" not in advice(ToldOfEnds(started_by={"c": {"b"}}))
         assert ("the end of d" in advice(ToldOfEnds(started_by={"c": {"b"}}))) is is_told
-        starting = advice(ToldOfEnds(started_by={"c": {"a"}}), replace(world, jobs=_with_first("b", world.jobs)))
-        assert "the end of c" in starting, "the queue knows what that teaches, the plan starts b"
     room_for_both = a_snapshot([replace(holding, spec=a_spec(worker_cpu=3.0, maximum=(1, 1))), *jobs], a_cluster(4))
     told = what_gives_more(room_for_both, "a", lambda each: plan(each, OPTIMUS), told=ToldOfEnds((), {"c": {"b"}}))
     assert "the end of c" in told.changes

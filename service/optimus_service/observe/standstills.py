@@ -214,7 +214,7 @@ def _failed(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, 
         tries = [after for before, after in pairwise(memberships) if before.workers and after.cause == "resume"]
         at = max((each.step + each.lost_steps for each in tries), default=0)
         if jobs[job_id].step <= at > 0:
-            words = f"its last try ended with an error by step {at}"
+            words = f"its last try ended with an error after step {tries[-1].step + tries[-1].lost_steps}"
             found[job_id] = Standstill(words, is_stalled=False, failed_at=at, may_fail=True)
     return found
 
@@ -229,7 +229,7 @@ def _killed_again(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str
         steps = Counter((task.key.rank, step) for task, step in tasks if task.exit_code == _KILLED)
         at, often = max(((step, often) for (_, step), often in steps.items() if often > 1), default=(0, 0))
         if jobs[job_id].step <= at > 0:
-            words = f"a worker was killed {often} times at step {at}"
+            words = f"a worker was killed {often} times after step {at}"
             found[job_id] = Standstill(words, is_stalled=False, failed_at=at)
     return found
 
@@ -239,13 +239,25 @@ def _hung(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str, tuple[
     phrase, and the last of these steps."""
     found = {}
     for job_id, tasks in ended.items():
-        steps = [step for task, step in tasks if task.exit_code == HUNG]
-        at = max(steps, default=-1)
+        steps = sorted(step for task, step in tasks if task.exit_code == HUNG)
+        at = steps[-1] if steps else -1
         if jobs[job_id].step <= at:
             often = "once" if len(steps) == 1 else f"{len(steps)} times"
-            where = f"at step {at} or before" if at else "before a step was made"
-            found[job_id] = f"its workers hung {often}, {where}", at
+            found[job_id] = f"its workers hung {often}, {_after(steps, jobs[job_id])}", at
     return found
+
+
+def _after(steps: Sequence[int], job: JobRecord) -> str:
+    """After which steps its workers hung: the last ones that they had told. Where each goes on by itself, others may
+    have made some of them since.
+
+    `steps`: by which they hung, increasing."""
+    first, last = steps[0], steps[-1]
+    if not last:
+        return "before a step was made"
+    if job.asked.mode == "async":
+        return f"at step {last} or before"
+    return f"after step {last}" if first == last else f"after steps {first} to {last}"
 
 
 def _ended_tasks(repository: Repository, jobs: Mapping[str, JobRecord]) -> _EndedTasks:

@@ -622,7 +622,7 @@ def test_a_command_that_ended_long_before_it_said_it_would_is_done_as_well() -> 
 
 def test_no_speed_is_told_while_no_step_comes() -> None:
     """The average of the last half minute is that of before."""
-    running, hung = job(state=JobState.RUNNING, created_at=0.0), "its workers hung once, at step 40 or before"
+    running, hung = job(state=JobState.RUNNING, created_at=0.0), "its workers hung once, after step 40"
     for standstill, speed in (
         (Standstill("no step came for 20 s, where one took 0.5 s", is_stalled=True), None),
         (Standstill("a worker is being replaced", is_stalled=False, is_replaced=True), None),

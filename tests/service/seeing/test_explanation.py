@@ -478,7 +478,7 @@ def test_a_job_that_stands_still_shows_no_gain_of_one_more_and_no_advice_to_get_
     assert "one more node" in trains.what_would_change_it
     mended = "what keeps it from making steps is mended: `optimus logs job-1` shows what it printed"
     assert stands.what_would_change_it == f"Nothing before {mended}."
-    hung = Standstill("its workers hung once, at step 40 or before", is_stalled=True, hung_at=40)
+    hung = Standstill("its workers hung once, after step 40", is_stalled=True, hung_at=40)
     goes_on = explanation_of(replace(case, still={"job-1": hung}))
     assert goes_on.what_would_change_it.startswith("Nothing before what makes its workers hang is mended: ")
     assert any(each.startswith("If its code hangs again, the worker is replaced after ") for each in goes_on.sentences)
@@ -901,7 +901,7 @@ def test_a_start_that_comes_if_a_job_fails_again_says_so() -> None:
     case = Case(job=waits, decision=decision, now=20.0, others={"retried": retried}, still=still)
     (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
     assert start.startswith("It is expected to start in about 30 s ")
-    assert start.endswith(", perhaps when retried (retried) fails by step 60 again, as its last try did.")
+    assert start.endswith(", perhaps when retried (retried) fails after step 60 again, as its last try did.")
     killed = {"retried": still["retried"]._replace(may_fail=False)}
     assert not any("expected to start" in each for each in explanation_of(replace(case, still=killed)).sentences)
 
@@ -1947,8 +1947,8 @@ def test_those_before_a_job_are_known_by_the_ends_that_they_are_told_to_start_wi
         )
         decisions[each.id] = replace(a_decision(each.id, allocation=NOTHING), expected=times)
     queue = in_queue(jobs, decisions, 10.0)
-    assert started_with_ends(queue, "waits") == {"runs": {"first", "waits"}}
-    assert started_with_ends(queue, "rarely") == started_with_ends(queue, "first") == {"runs": {"first"}}
+    assert started_with_ends(queue, "waits") == {"runs": {"first"}}
+    assert started_with_ends(queue, "first") == {}
 
 
 def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:

@@ -247,7 +247,7 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
     if likeliest is None or times is None or job is None or job.id not in case.others or job.state.is_final:
         return ""
     if job.id in case.still and (fails_at := case.still[job.id].fails_at) is not None:
-        again = f", perhaps when {named([job])} fails by step {fails_at} again, as its last try did"
+        again = f", perhaps when {named([job])} fails after step {fails_at} again, as its last try did"
         return again if likeliest.part > _LIKELY else ""
     if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
         if not _may_be_at_once(times, likeliest):
@@ -265,11 +265,9 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
 
 
 def started_with_ends(queue: Sequence[Queued], job_id: str) -> dict[str, set[str]]:
-    """Those that wait before this job, and itself, that are told to start with the end of another, by the id of that
-    one."""
+    """Those that wait before this job and are told to start with the end of another, by the id of that one."""
     found: dict[str, set[str]] = {}
-    place = next((n for n, each in enumerate(queue) if each.job.id == job_id), len(queue))
-    for each in queue[: place + 1]:
+    for each in takewhile(lambda one: one.job.id != job_id, queue):
         times = None if each.decision is None or each.start is None else each.decision.expected
         for ended, part in {} if times is None else times.at_once.items():
             if part > _LIKELY:
@@ -367,12 +365,12 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if expected.finish_seconds is None and case.job.id in case.still:
         hung_at, failed_at = case.still[case.job.id].hung_at, case.still[case.job.id].failed_at
         if failed_at is not None:
-            return [f"When it ends cannot be said before it has passed step {failed_at}: its last try failed by then."]
+            return [f"When it ends cannot be said before it has passed step {failed_at}: its last try failed after it."]
         if case.still[case.job.id].is_unheard and hung_at is None:
             return ["When it ends can be said as soon as it is heard of again, within seconds if it trains."]
         if hung_at is None:
             return ["When it ends cannot be said while no step comes."]
-        passed = f"has passed step {hung_at}: its workers hung there or before" if hung_at else "makes a step again"
+        passed = f"has passed step {hung_at}, where its workers hung" if hung_at else "makes a step again"
         return [f"When it ends cannot be said before it {passed}."]
     if expected.finish_seconds is None and was_without_end(case.job, case.decision, case.now):
         return ["When it ends is told by the next look at the queue: at the last one nothing told whether it goes on."]
