@@ -111,6 +111,18 @@ class Behind:
     """How many more start before it; None: not known."""
 
 
+class WithOneEnd(NamedTuple):
+    """Other jobs that wait, by what the ends of single jobs with tasks would do now."""
+
+    sooner: frozenset[str] = frozenset()
+    """Those that start with one which does not give the job more ..."""
+    later: frozenset[str] = frozenset()
+    """... and those that do not with one which does."""
+
+
+NO_END_TRIED = WithOneEnd()
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What would help a job."""
@@ -124,6 +136,8 @@ class Advice:
     """What a round as it would be now decides for the job; None: not asked, or that starts it."""
     behind: Behind | None = None
     """Where no change helps: whom it comes after. None: one does, or the ends of all others do not help either."""
+    with_one_end: WithOneEnd = field(default=NO_END_TRIED, compare=False)
+    """Who else that waits would start with an end that was tried, or would not."""
 
 
 class ToldOfEnds(NamedTuple):
@@ -190,7 +204,8 @@ def what_gives_more(
         if present[job_id].allocation.is_empty:
             found = tries.helpful(alone, present[job_id], present, least)
             found = {kind: f"{words}, once other jobs have ended" for kind, words in found.items()}
-    return Advice(tuple(found.values()), decision.allocation if loses else None, now, behind)
+    kept = decision.allocation if loses else None
+    return Advice(tuple(found.values()), kept, now, behind, tries.with_one_end(snapshot, job_id, least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +216,8 @@ class _Tries:
     names: Mapping[str, str]
     told: ToldOfEnds
     only_named: bool
+    ended: dict[str, _Planned] = field(default_factory=dict)
+    """What was planned with the end of a single job, by its id."""
 
     def helpful(
         self, snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], least: int
@@ -255,6 +272,8 @@ class _Tries:
         """The change and its plan. Ends that help only if the jobs succeed, or only if they are cancelled, are told
         so."""
         planned = _planned(self.planner, change)
+        if change.jobs == {change.kind}:
+            self.ended.setdefault(change.kind, planned)
         if change.if_cancelled is None:
             return change, planned
         cancelled = replace(change, snapshot=change.if_cancelled)
@@ -272,6 +291,18 @@ class _Tries:
         may know of what comes with them."""
         first = {each for ended in change.jobs for each in self.told.started_by.get(ended, ())} - change.jobs
         return any(each in planned and planned[each].allocation.is_empty for each in first)
+
+    def with_one_end(self, snapshot: Snapshot, job_id: str, least: int) -> WithOneEnd:
+        """Of those that were tried."""
+        waiting = {each.id for each in snapshot.jobs if each.allocation.is_empty} - {job_id}
+        sooner, later = set[str](), set[str]()
+        for planned in self.ended.values():
+            started = {each for each in waiting if each in planned and not planned[each].allocation.is_empty}
+            if _n_tasks(planned[job_id].allocation) >= least:
+                later |= waiting - started
+            else:
+                sooner |= started
+        return WithOneEnd(frozenset(sooner), frozenset(later))
 
     def behind(
         self, snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], least: int

@@ -42,7 +42,15 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Advice, Behind, Change, ToldOfEnds, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import (
+    Advice,
+    Behind,
+    Change,
+    ToldOfEnds,
+    WithOneEnd,
+    kept_on_larger_cluster,
+    what_gives_more,
+)
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -964,6 +972,8 @@ def test_an_end_that_teaches_how_long_others_take_helps_who_then_starts() -> Non
 
     assert "the end of c, if it succeeds" in advice("short")
     assert "the end of c, if it is cancelled" in advice("long")
+    told = what_gives_more(world, "long", lambda each: plan(each, OPTIMUS))
+    assert told.with_one_end == WithOneEnd(sooner=frozenset({"short"}))
     (before,) = (each for each in plan(world, OPTIMUS).decisions if each.job_id == "c")
     taught = taught_by_ends(world.jobs[1:], [holding], {"c": before.forecast})
     for jobs, first in ((taught, "short"), (world.jobs[1:], "long")):

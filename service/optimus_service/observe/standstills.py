@@ -252,9 +252,10 @@ def _after(steps: Sequence[int], job: JobRecord) -> str:
     have made some of them since.
 
     `steps`: by which they hung, increasing."""
-    first, last = steps[0], steps[-1]
+    last = steps[-1]
     if not last:
         return "before a step was made"
+    first = next(each for each in steps if each)  # one that had not joined again tells no step
     if job.asked.mode == "async":
         return f"at step {last} or before"
     return f"after step {last}" if first == last else f"after steps {first} to {last}"

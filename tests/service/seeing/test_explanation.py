@@ -37,7 +37,7 @@ from optimus_scheduler.model import (
     Reason,
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
-from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND, Behind
+from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND, Behind, WithOneEnd
 from optimus_service.api.jobs.awaited import is_over
 from optimus_service.api.jobs.explanation import _WARNINGS
 from optimus_service.api.jobs.queue import queued_body
@@ -1949,6 +1949,29 @@ def test_those_before_a_job_are_known_by_the_ends_that_they_are_told_to_start_wi
     queue = in_queue(jobs, decisions, 10.0)
     assert started_with_ends(queue, "waits") == {"runs": {"first"}}
     assert started_with_ends(queue, "first") == {}
+
+
+def test_where_one_end_now_would_start_another_than_the_queue_says_it_is_told() -> None:
+    first, second = (a_record(each, state=JobState.QUEUED, wanted=NOTHING) for each in ("first", "second"))
+    decisions = {}
+    for each, at in ((first, 20.0), (second, 23.0)):
+        start = Interval(at, at - 5.0, at + 5.0)
+        times = ExpectedTimesRecord(job_id=each.id, at=10.0, valid_until=99.0, start=start, end=None, steps_left=None)
+        decisions[each.id] = replace(a_decision(each.id, allocation=NOTHING), expected=times)
+    queue = in_queue([first, second], decisions, 10.0)
+
+    def told(job: JobRecord, with_one_end: WithOneEnd, others: Sequence[JobRecord]) -> str:
+        known = {each.id: each for each in others}
+        case = Case(job=job, decision=decisions[job.id], now=10.0, others=known, queue=queue, with_one_end=with_one_end)
+        return " ".join(explanation_of(case).sentences)
+
+    now = "That is by the starts that are foreseen: if one of those with tasks ended now,"
+    ends = WithOneEnd(sooner=frozenset({"second"}))
+    assert f"{now} second (second) may start before it." in told(first, ends, [second])
+    assert f"{now} 1 that waits may start before it." in told(first, ends, [])
+    assert f"{now} it may start before first (first)." in told(second, WithOneEnd(later=frozenset({"first"})), [first])
+    as_shown = WithOneEnd(frozenset({"first"}), frozenset({"first"}))
+    assert now not in told(first, as_shown, [second])
 
 
 def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:

@@ -127,6 +127,7 @@ def _planned(services: Services, case: Case, caller: Caller) -> Case:
         gives_more=advice.changes,
         loses_to=advice.loses_to,
         behind=advice.behind,
+        with_one_end=advice.with_one_end,
         decided_now=advice.now,
         kept_on_larger_cluster=_kept_on_larger_cluster(services, case.job.id) if is_kept else None,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Allocation, Decision, Quota
-from optimus_scheduler.what_if import Behind
+from optimus_scheduler.what_if import NO_END_TRIED, Behind, WithOneEnd
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.unsaved_work import LastStep
@@ -49,6 +49,8 @@ class Case:
     each alone would let it keep what it has."""
     behind: Behind | None = None
     """Whom it comes after, where nothing but the ends of other jobs gives it more."""
+    with_one_end: WithOneEnd = NO_END_TRIED
+    """Who else that waits would start with the end of one job with tasks, or would not."""
     decided_now: Decision | None = None
     """What the next round would decide for it, by what is measured now."""
     kept_on_larger_cluster: str | None = None

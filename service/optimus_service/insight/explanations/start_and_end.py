@@ -143,11 +143,34 @@ def _place_in_the_queue(case: Case) -> list[str]:
 def sooner_than_shown(case: Case, mine: Queued) -> list[str]:
     """That more of those that wait would start before it now than by the time at which its start is expected."""
     sooner = None if case.behind is None else case.behind.waiting
-    if mine.start is None or sooner is None or sooner < mine.position:
+    if mine.start is None:
         return []
+    if sooner is None or sooner < mine.position:
+        return _with_one_end(case, mine)
     others = "1 that waits" if sooner == 1 else f"{sooner} that wait"
     now = f"if the jobs with tasks that go first ended now, {others} would start before it"
-    return [f"That is by the starts that are foreseen: {now}."]
+    return [f"{_FORESEEN} {now}."]
+
+
+_FORESEEN = "That is by the starts that are foreseen:"
+
+
+def _with_one_end(case: Case, mine: Queued) -> list[str]:
+    """That with the end of a single job now another order than that of the queue holds."""
+    jobs = [each.job for each in case.queue]
+    before, after = jobs[: mine.position - 1], jobs[mine.position :]
+    later = [job for job in before if job.id in case.with_one_end.later]
+    sooner = [job for job in after if job.id in case.with_one_end.sooner]
+    if not later and not sooner:
+        return []
+    it = f"it may start before {_some(later, case)}" if later else f"{_some(sooner, case)} may start before it"
+    return [f"{_FORESEEN} if one of those with tasks ended now, {it}."]
+
+
+def _some(jobs: Sequence[JobRecord], case: Case) -> str:
+    """Names, where the reader may know them."""
+    known = [job for job in jobs if job.id in case.others]
+    return named(known, len(jobs)) if known else f"{len(jobs)} that wait{'s' * (len(jobs) == 1)}"
 
 
 _BACKLOG = "the jobs that were there before its wait need the whole cluster for longer"
