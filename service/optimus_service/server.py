@@ -352,7 +352,11 @@ class Known:
     def of(cls, settings: Settings, repository: Repository) -> Known:
         """Nothing yet: it is read from this database."""
         learns = settings.learn_from_finished_jobs
-        finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if learns else None
+        finished_runs = (
+            FinishedRunHistory(repository, settings.keep_seconds, settings.scheduling.convergence_points)
+            if learns
+            else None
+        )
         past = PastJobs(repository, settings.scheduling)
         return cls(Histories(repository, settings.samples_per_round), finished_runs, past, Fits(), Ends())
 

@@ -135,7 +135,7 @@ class Replay:
             job.state = JobState.SUCCEEDED
             self._ended[job.id] = self.active.pop(job.id)
             if self._options.learn_from_finished_jobs:
-                self._taught.add(job.taught())
+                self._taught.add(job.taught(self._settings.convergence_points))
             self._score(job)
             self._cluster.remove_job(job.id)
 

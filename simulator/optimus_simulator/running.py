@@ -310,8 +310,8 @@ class RunningJob:
             boundary=boundary,
         )
 
-    def taught(self) -> EndedJob:
-        """What it says about others of its family, now that it has ended."""
+    def taught(self, judged_from: int) -> EndedJob:
+        """What it says about others of its family, now that it has ended. `judged_from`: as of `EndedJob`."""
         spec, telemetry = self.entry.spec, self.telemetry
         return EndedJob(
             id=self.entry.id,
@@ -328,4 +328,5 @@ class RunningJob:
             rule=spec.convergence,
             noise_steps=telemetry.noise_steps,
             noise_scales=telemetry.noise_scales,
+            judged_from=judged_from,
         )

@@ -174,13 +174,27 @@ def test_a_deadline_that_its_highest_speed_would_meet_is_not_given_up() -> None:
         assert (found.note is not None and "by runs like it" in found.note) == is_given_up
 
 
-@pytest.mark.parametrize(("n_losses", "apart"), [(15, 40.0), (60, 10.0)], ids=["fast", "slow"])
-def test_a_fast_run_that_was_ended_late_tells_others_where_its_rule_held(n_losses: int, apart: float) -> None:
-    """Its rule was judged from its twelfth loss on: with other arguments a run may be slower, and end sooner."""
+@pytest.mark.parametrize(
+    ("n_losses", "apart", "judged_from", "is_fast"),
+    [
+        (15, 40.0, None, True),
+        (60, 10.0, None, False),
+        (15, 40.0, 4, False),
+        (60, 10.0, 50, True),
+        (15, 40.0, 20, False),
+    ],
+    ids=["fast", "slow", "judged sooner", "judged later", "ended before it was judged"],
+)
+def test_a_fast_run_that_was_ended_late_tells_others_where_its_rule_held(
+    n_losses: int, apart: float, judged_from: int | None, *, is_fast: bool
+) -> None:
+    """Its rule was judged from its twelfth loss on, or where rules are judged from another one on: with other arguments
+    a run may be slower, and end sooner."""
     steps = tuple(apart * (1 + n) for n in range(n_losses))
     rule = ConvergenceRule(loss_decrease=0.01)
     losses = tuple(0.5 + 1.0 / (1.0 + 0.2 * step) for step in steps)
     whole = replace(ended("fast", 60.0, ("delay=0",)), loss_steps=steps, losses=losses, rule=rule, total_steps=600)
+    whole = replace(whole, judged_from=judged_from)
 
     def told(*arguments: str) -> float:
         new = job(whole)
@@ -189,7 +203,7 @@ def test_a_fast_run_that_was_ended_late_tells_others_where_its_rule_held(n_losse
         return found.mean
 
     assert told("delay=0") == pytest.approx(600.0), "it is as fast, and ends as late"
-    if n_losses == 15:
+    if is_fast:
         assert told("delay=1") < 300.0
     else:
         assert told("delay=1") == pytest.approx(600.0)

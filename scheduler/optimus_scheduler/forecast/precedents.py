@@ -95,16 +95,17 @@ def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tupl
 def epochs_for(arguments: tuple[str, ...], ended: EndedJob) -> float:
     """The epochs after which the rule of a run would have ended it with these arguments: those that it made.
 
-    A rule about the decrease of the loss is judged from a number of losses on (`CONVERGENCE_POINTS`), which a fast run
+    A rule about the decrease of the loss is judged from a number of losses on (`judged_from`), which a fast run
     comes to many epochs after its rule held. One with other arguments may be slower. So of a run that was ended soon
     after these losses, and by whose fitted losses the rule held before, it is where it did.
     """
     n_losses, epoch = len(ended.losses), ended.steps_per_epoch
-    is_soon = CONVERGENCE_POINTS <= n_losses < 2 * CONVERGENCE_POINTS
+    least = CONVERGENCE_POINTS if ended.judged_from is None else ended.judged_from
+    is_soon = least <= n_losses < 2 * least
     if ended.arguments == arguments or not epoch or not is_soon or "loss_decrease" not in ended_by(ended):
         return ended.n_epochs
     fitted = _fitted_end(ended.loss_steps, ended.losses, epoch, ended.n_epochs, ended.rule)
-    judged_from = ended.loss_steps[CONVERGENCE_POINTS - 1] / epoch
+    judged_from = ended.loss_steps[least - 1] / epoch
     return fitted if fitted is not None and fitted < judged_from else ended.n_epochs
 
 

@@ -247,6 +247,8 @@ class EndedJob:
     """... between its first and its last report; else it evaluated and wrote checkpoints. 0: not known."""
     report_seconds: float = field(default=0.0, compare=False)
     """As in `Job`; 0: not known."""
+    judged_from: int | None = field(default=None, compare=False)
+    """From so many losses on its rule about their decrease was judged; None: not known."""
 
     @property
     def n_epochs(self) -> float:

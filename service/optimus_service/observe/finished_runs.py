@@ -43,6 +43,7 @@ from optimus_scheduler.model import (
     SilentRun,
     SpeedSample,
 )
+from optimus_scheduler.settings import CONVERGENCE_POINTS
 from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, Scores
 from optimus_service.observe.spec import readable_spec, rule_of, silent_since
 from optimus_service.observe.standstills import rescale_seconds
@@ -82,10 +83,14 @@ class _Calculated(NamedTuple):
 class FinishedRunHistory:
     """The finished runs that this process knows. Thread-safe."""
 
-    def __init__(self, repository: Repository, keep_seconds: float) -> None:
-        """`keep_seconds`: what jobs that ended longer ago taught is deleted with their samples."""
+    def __init__(
+        self, repository: Repository, keep_seconds: float, convergence_points: int = CONVERGENCE_POINTS
+    ) -> None:
+        """`keep_seconds`: what jobs that ended longer ago taught is deleted with their samples; `convergence_points`:
+        from so many losses on the rules of jobs are judged."""
         self._repository = repository.reading()
         self._keep_seconds = keep_seconds
+        self._convergence_points = convergence_points
         self._lock = threading.Lock()
         self._known = EndedJobs()
         self._first_id = self._last_id = self._n_rows = 0
@@ -262,7 +267,7 @@ class FinishedRunHistory:
     def _condensed(self, job: JobRecord, history: JobHistory) -> Document:
         memberships, network = self._repository.memberships.of_job(job.id), self._repository.jobs.network_of(job.id)
         with history.turn:
-            return finished_run_of(job, history, network, memberships)
+            return finished_run_of(job, history, network, memberships, self._convergence_points)
 
     @property
     def ahead(self) -> frozenset[str]:
@@ -272,10 +277,14 @@ class FinishedRunHistory:
 
 
 def finished_run_of(
-    job: JobRecord, history: JobHistory, network: Document | None = None, memberships: Sequence[MembershipRecord] = ()
+    job: JobRecord,
+    history: JobHistory,
+    network: Document | None = None,
+    memberships: Sequence[MembershipRecord] = (),
+    judged_from: int = CONVERGENCE_POINTS,
 ) -> Document:
     """What an ended job taught, as a document; empty when it taught nothing, or nobody can tell which code it ran.
-    `network`: its layers, if known; `memberships`: oldest first."""
+    `network`: its layers, if known; `memberships`: oldest first; `judged_from`: as of `EndedJob`."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
@@ -311,6 +320,7 @@ def finished_run_of(
         "report_seconds": history.report_seconds,
         "busy_seconds": history.pauses.busy_seconds,
         "reported_seconds": history.pauses.seconds,
+        "judged_from": judged_from,
     }
 
 
@@ -405,4 +415,5 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         report_seconds=document.get("report_seconds", 0.0),
         busy_seconds=document.get("busy_seconds", 0.0),
         reported_seconds=document.get("reported_seconds", 0.0),
+        judged_from=document.get("judged_from"),
     )

@@ -67,6 +67,7 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     finish(world, "job-1")
     (taught,) = known(world.repository)
     assert (taught.id, taught.task, taught.project) == ("job-1", "m:f", "default")
+    assert taught.judged_from == world.settings.scheduling.convergence_points
     assert taught.losses[0] > taught.losses[-1]
     assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
     assert taught.rescale_seconds == rescale_seconds(world.repository.memberships.of_job("job-1"))[-4:] != ()
