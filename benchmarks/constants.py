@@ -26,7 +26,7 @@ from benchmarks.scenarios.worlds import WORLDS, trace_lines
 from optimus_simulator.options import Options
 from optimus_simulator.scenario import Scenario, simulate
 
-CONSTANTS = ("least_horizon_seconds", "rescale_margin", "doubt_margin", "least_speedup")
+CONSTANTS = ("rescale_margin", "doubt_margin", "least_speedup")
 _TIMES = (0.5, 2.0)
 _OTHER_DRAWS = (1001, 1002)
 """Added to the seed, of what is measured: the trace stays."""

@@ -73,8 +73,6 @@ class Settings:
     """... or by up to so much more of jobs whose speeds are in doubt: it costs little mean JCT, and saves changes."""
 
     # --- charging for changes
-    least_horizon_seconds: float = 240.0
-    """No size is expected to last for less than this."""
     rescale_margin: float = 3.0
     """A change has to save so many times what it costs: every change is felt, ..."""
     doubt_margin: float = 3.0

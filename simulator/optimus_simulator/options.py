@@ -53,8 +53,6 @@ class Options:
     """Of the policy `optimus`: jct, makespan, deadlines, fairness or a mix, jct:0.7,makespan:0.3."""
 
     # --- what a change has to bring: constants of `optimus_scheduler.settings`, to see whether they matter
-    least_horizon_seconds: Wait = _USUAL.least_horizon_seconds
-    """No size is expected to last for less."""
     rescale_margin: Annotated[float, About(ge=0, le=1000)] = _USUAL.rescale_margin
     """A change has to save so many times its stop, ..."""
     doubt_margin: Annotated[float, About(ge=0, le=1000)] = _USUAL.doubt_margin
@@ -167,7 +165,7 @@ class Options:
         return words
 
 
-_OF_ROUNDS = ("least_horizon_seconds", "rescale_margin", "doubt_margin", "least_speedup")
+_OF_ROUNDS = ("rescale_margin", "doubt_margin", "least_speedup")
 
 
 def option_value(name: str, text: str) -> float | bool | str:

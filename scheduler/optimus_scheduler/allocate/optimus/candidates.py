@@ -15,6 +15,7 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, rounded
 from optimus_scheduler.allocate.optimus.frontier import POINT_BYTES, Frontiers
 from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
+from optimus_scheduler.allocate.optimus.horizons import horizons, turnover
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import remaining_work
 from optimus_scheduler.forecast.outlook import Outlook
@@ -116,11 +117,13 @@ def candidates(
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
     seconds_left = _seconds_left(outlooks, present_speed)
-    charge = charges(outlooks, seconds_left, settings)
+    jobs = JobColumns.of(outlooks)
+    lasting = lasts(jobs, frontiers, seconds_left)
+    charge = charges(jobs, lasting, settings)
     paid = np.where(sizes.has_tasks, charge, 0.0)
     # New tasks bring nothing before they take part, and those that are not wanted any more leave at once.
     joins = kind >= _MORE
-    part = np.minimum(JobColumns.of(outlooks).column("joining_seconds") / lasts(outlooks, seconds_left, settings), 1.0)
+    part = np.minimum(jobs.column("joining_seconds") / lasting, 1.0)
     until = np.where(joins, part[job], 0.0)
     meanwhile = present_speed[job]
     mixed = ((until > 0) & (kind == _MIXED)).nonzero()[0]
@@ -131,12 +134,12 @@ def candidates(
     before = plain * meanwhile / np.where(speeds > 0, speeds, np.inf)
     worth = np.where(is_present, plain, plain * (1.0 - until - paid[job]) + until * before)
     # A paused job pays when it resumes; one that keeps no checkpoint trains again what it has trained, too.
-    again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
+    again = paid + jobs.column("unsaved_seconds") / lasting
     lost = np.zeros(len(outlooks))
     lost[job[is_present]] = (again[job] * plain)[is_present]
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
-    work = remaining_work(JobColumns.of(outlooks), best, frontiers.least_shares)
+    work = remaining_work(jobs, best, frontiers.least_shares)
     return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, work, charge, seconds_left)
 
 
@@ -149,25 +152,25 @@ def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> Flo
     return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / speed)
 
 
-def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
+def charges(jobs: JobColumns, lasting: FloatArray, settings: Settings) -> FloatArray:
     """(n,) the part of its work that a change costs each job while the new size lasts, up to 1; the error of a good
     speed model at least, as otherwise jobs are resized for noise.
 
-    That is the stop, with a margin, by how long the new size will last: as long again as the present one has (a job
-    that has just been changed will be changed again), but no longer than the job.
+    That is the stop, with a margin, by how long the new size will last: `lasting` (n,) seconds, see `lasts`.
     """
-    jobs = JobColumns.of(outlooks)
-    seconds = lasts(jobs, seconds_left, settings)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
-    part = np.maximum(margin * jobs.column("stop_seconds") / seconds, settings.least_speedup)
+    part = np.maximum(margin * jobs.column("stop_seconds") / lasting, settings.least_speedup)
     return np.asarray(np.minimum(part, 1.0))
 
 
-def lasts(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
-    """(n,) seconds for which the size of each job will last, see `charges`; above 0, infinite without tasks."""
-    jobs = JobColumns.of(outlooks)
-    again = np.maximum(jobs.column("allocated_seconds"), settings.least_horizon_seconds)
-    return np.asarray(np.where(jobs.has_tasks, np.maximum(np.minimum(seconds_left, again), 1e-3), np.inf))
+def lasts(jobs: JobColumns, frontiers: Frontiers, seconds_left: FloatArray) -> FloatArray:
+    """(n,) seconds for which the size of each job will last, see `horizons`; above 0, infinite without tasks."""
+    present = jobs.pairs("")
+    in_use = present[:, 0] * frontiers.worker_shares + present[:, 1] * frontiers.server_shares
+    change_seconds = jobs.column("stop_seconds") + jobs.column("joining_seconds")
+    age, learning = jobs.column("allocated_seconds"), jobs.column("learning") > 0
+    found = horizons(age, change_seconds, seconds_left, learning, turnover(in_use, seconds_left))
+    return np.asarray(np.where(jobs.has_tasks, found, np.inf))
 
 
 _LESS, _PRESENT, _MORE, _MIXED = range(4)
