@@ -67,7 +67,7 @@ def test_the_demo_works(seed: int) -> None:
     loop = run(demo(), seed=seed)
     sizes = {job.name: [size.workers + size.servers for _, size in job.history] for job in loop.jobs}
     assert all(history[0] == 2 for history in sizes.values()), "everybody starts with one of each"
-    assert sum(max(history) > 2 for history in sizes.values()) >= 3
+    assert sum(max(history) > 2 for history in sizes.values()) >= 2
     assert any(later < earlier for history in sizes.values() for earlier, later in pairwise(history))
     assert max(job.rescales for job in loop.jobs) <= 5
     assert sum(job.rescales for job in loop.jobs) <= 14

@@ -1151,7 +1151,7 @@ def test_the_opening_of_a_full_node_is_advised_with_room_on_it() -> None:
         assert first == f"{opened}, {beside}"
 
 
-@pytest.mark.parametrize(("stop_seconds", "kept"), [(120.0, True), (0.1, False)])
+@pytest.mark.parametrize(("stop_seconds", "kept"), [(1200.0, True), (0.1, False)])
 def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds: float, kept: bool) -> None:
     job = a_job("a", has=(1, 1), measured=samples(law(), [*ALL_SIZES, (1, 1)]))
     world = a_snapshot([replace(job, rescale_seconds=(stop_seconds,))], a_cluster(2.0))
