@@ -55,18 +55,23 @@ def with_kept_sizes(
     reserved = nodes.open_names if any(grant.goes_first for grant in grants.values()) else frozenset[str]()
     limited = _limited(outlooks, snapshot, placements)
     closed = closed_words(nodes)
-    while True:  # what one takes back may be where another one was
-        kept = next((one for one in shrunk if _fits(one, current, placements, free, reserved=reserved)), None)
-        if kept is None:
-            return grants, placements
-        shrunk.remove(kept)
-        if {kept.job.spec.project, kept.job.owner} & limited:
-            continue
-        _put(free, kept, placements.get(kept.id), 1)
-        placements[kept.id] = placed = Placed(size_of(kept, current[kept.id]), current[kept.id])
-        _put(free, kept, placed, -1)
-        left = [free[name] for name in nodes.open_names]
-        grants[kept.id] = _as_kept(kept, placed.allocation, grants[kept.id], left, closed)
+    open_names = nodes.open_names
+    waiting = [one for one in shrunk if not {one.job.spec.project, one.job.owner} & limited]
+    while waiting:  # what one takes back may be where another one was
+        lacking = []
+        for one in waiting:
+            if not _fits(one, current, placements, free, reserved=reserved):
+                lacking.append(one)
+                continue
+            _put(free, one, placements.get(one.id), 1)
+            placements[one.id] = placed = Placed(size_of(one, current[one.id]), current[one.id])
+            _put(free, one, placed, -1)
+            left = [free[name] for name in open_names]
+            grants[one.id] = _as_kept(one, placed.allocation, grants[one.id], left, closed)
+        if len(lacking) == len(waiting):
+            break
+        waiting = lacking
+    return grants, placements
 
 
 def _has_shrunk(one: Outlook, here: Mapping[TaskSlot, str], grant: Grant, placed: Placement | None) -> bool:
