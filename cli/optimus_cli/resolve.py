@@ -81,7 +81,7 @@ def _one(client: Client, name: str) -> Job | None:
         others = [job for job in client.jobs({"name": name, "match": "exact"}, limit=2) if job["id"] != found["id"]]
         if others:
             which = "the newest of them" if is_final(found) else "the newest of them that is active"
-            output.say(f"Several jobs are called {name}: this is about {found['id']} ({found['state']}), {which}.")
+            output.say(f"Several jobs are called {name}: this is about {found['id']}, {which}.")
     return found
 
 

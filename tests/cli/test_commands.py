@@ -288,7 +288,7 @@ def test_of_several_jobs_of_one_name_the_service_chooses_and_the_choice_is_said(
         done = optimus("logs", reference, "--json", "--url", scripted.url)
         assert json.loads(done.stdout)["logs"][0]["task"] == "cnn-bbbbb"
         assert done.stderr == (
-            "Several jobs are called cnn: this is about cnn-bbbbb (running), the newest of them that is active.\n"
+            "Several jobs are called cnn: this is about cnn-bbbbb, the newest of them that is active.\n"
         )
 
 

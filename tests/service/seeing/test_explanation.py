@@ -1970,6 +1970,9 @@ def test_where_one_end_now_would_start_another_than_the_queue_says_it_is_told() 
     assert f"{now} second (second) may start before it." in told(first, ends, [second])
     assert f"{now} 1 that waits may start before it." in told(first, ends, [])
     assert f"{now} it may start before first (first)." in told(second, WithOneEnd(later=frozenset({"first"})), [first])
+    untold = {each: replace(decision, expected=None) for each, decision in decisions.items()}
+    queue, decisions = in_queue([first, second], untold, 10.0), untold
+    assert "That is no order of starts: if one of those with tasks ended now, second" in told(first, ends, [second])
     as_shown = WithOneEnd(frozenset({"first"}), frozenset({"first"}))
     assert now not in told(first, as_shown, [second])
 

@@ -141,18 +141,18 @@ def _place_in_the_queue(case: Case) -> list[str]:
 
 
 def sooner_than_shown(case: Case, mine: Queued) -> list[str]:
-    """That more of those that wait would start before it now than by the time at which its start is expected."""
+    """That others that wait would start before it now than those before it in the queue."""
     sooner = None if case.behind is None else case.behind.waiting
-    if mine.start is None:
-        return []
     if sooner is None or sooner < mine.position:
         return _with_one_end(case, mine)
     others = "1 that waits" if sooner == 1 else f"{sooner} that wait"
     now = f"if the jobs with tasks that go first ended now, {others} would start before it"
-    return [f"{_FORESEEN} {now}."]
+    return [f"{_by(mine)} {now}."]
 
 
-_FORESEEN = "That is by the starts that are foreseen:"
+def _by(mine: Queued) -> str:
+    """What its number in the queue is by."""
+    return "That is no order of starts:" if mine.start is None else "That is by the starts that are foreseen:"
 
 
 def _with_one_end(case: Case, mine: Queued) -> list[str]:
@@ -164,7 +164,7 @@ def _with_one_end(case: Case, mine: Queued) -> list[str]:
     if not later and not sooner:
         return []
     it = f"it may start before {_some(later, case)}" if later else f"{_some(sooner, case)} may start before it"
-    return [f"{_FORESEEN} if one of those with tasks ended now, {it}."]
+    return [f"{_by(mine)} if one of those with tasks ended now, {it}."]
 
 
 def _some(jobs: Sequence[JobRecord], case: Case) -> str:
