@@ -109,7 +109,8 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
         "In the queue it is now number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round decides anew who starts (policy `optimus`): first those that a deadline "
         "or a quota gives a right to start, and those that have waited too long; then those that are soon done or have "
-        "a high priority; a small one may start where a larger one does not fit."
+        "a high priority, and as far as it is in doubt how long they take, those that have had least so far; "
+        "a small one may start where a larger one does not fit."
     ) in third.sentences
 
 

@@ -100,7 +100,8 @@ def _shown(start: answers.Interval | None) -> str | None:
 
 ORDERS: Mapping[str, str] = {
     "optimus": "first those that a deadline or a quota gives a right to start, and those that have waited too long; "
-    "then those that are soon done or have a high priority; a small one may start where a larger one does not fit",
+    "then those that are soon done or have a high priority, and as far as it is in doubt how long they take, those "
+    "that have had least so far; a small one may start where a larger one does not fit",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",
