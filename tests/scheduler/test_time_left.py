@@ -49,6 +49,8 @@ HABITS = st.builds(
     stopped_seconds=st.floats(0.0, 1e6),
     stops=st.integers(0, 100),
     stop_seconds=st.floats(0.0, 1e3),
+    course_ratio=st.just(1.0) | st.floats(0.01, 100.0),
+    course_doubt=st.just(0.0) | st.floats(0.0, 2.0),
 )
 
 

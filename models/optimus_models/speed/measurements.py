@@ -69,11 +69,11 @@ def _merged(w: FloatArray, p: FloatArray, f: FloatArray, v: FloatArray) -> Speed
         return SpeedPoints(pairs[:, 0], pairs[:, 1], f, np.minimum(v, _REPEATS))
     group, pairs = np.cumsum(is_new) - 1, pairs[is_new]
     totals = np.minimum(np.bincount(group, weights=v), _REPEATS)
-    medians = np.array([_weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))])
+    medians = np.array([weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))])
     return SpeedPoints(pairs[:, 0], pairs[:, 1], medians, totals)
 
 
-def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
+def weighted_median(values: FloatArray, weights: FloatArray) -> float:
     """The middle of the values: one stalled interval must not move it."""
     order = np.argsort(values)
     ranked, cumulated = values[order], np.cumsum(weights[order])

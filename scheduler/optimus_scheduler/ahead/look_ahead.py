@@ -164,8 +164,10 @@ def _failing(outlooks: Sequence[Outlook], queue: Queue) -> dict[int, Work]:
         at, size = queue.fails_at.get(one.id), queue.sizes.get(one.id, one.present)
         if at is not None and not size.is_empty and one.speeds.is_measured:
             running = 0.0 if one.job.started_at is None else queue.now - one.job.started_at
-            pace = Work.of(step_seconds(one.speeds.estimate(size), Habits(running_seconds=running)))
-            found[j] = Work(max(at - one.job.step, 1.0), pace.down, pace.up)
+            course = one.forecast.course
+            habits = Habits(running_seconds=running, course_doubt=course.doubt)
+            pace = Work.of(step_seconds(one.speeds.estimate(size), habits))
+            found[j] = Work(max(course.even(at) - one.job.step, 1.0), pace.down, pace.up)
     return found
 
 
@@ -202,7 +204,8 @@ def _work(
     known = Work.of(less_untold(remaining, untold_steps(outlook, queue)))
     if outlook.forecast.rule == "max_seconds" and remaining.mean == remaining.high:
         return known._replace(is_until_limit=True)
-    pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
+    habits = Habits(running_seconds=running, course_doubt=outlook.forecast.course.doubt)
+    pace = Work.of(step_seconds(outlook.speeds.estimate(size), habits))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimus_models.speed.course import AS_MEASURED
 from optimus_scheduler.allocate.staying import Room, room_of
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, given_not_ended
@@ -163,8 +164,9 @@ def until_later(instant: Interval, said_at: float, now: float) -> Interval:
 
 
 def pace_of(outlook: Outlook, size: Allocation) -> float:
-    """Steps/s with this size over the rest of a job: it evaluates and writes checkpoints as much as until now."""
-    return outlook.speeds.at(size) / Habits(outlook.job.busy_part).by_pauses
+    """Steps/s with this size over the rest of a job: it evaluates and writes checkpoints as much as until now, and its
+    pace goes on as that of ended runs did."""
+    return outlook.speeds.at(size) / Habits(outlook.job.busy_part, course_ratio=outlook.forecast.course.ratio).by_pauses
 
 
 class Work(NamedTuple):
@@ -245,4 +247,5 @@ def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
         owner_paused=False,
         promised_at=None,
     )
-    return outlook._replace(job=job, waited_seconds=0.0, allocated_seconds=0.0, measured=False)
+    forecast = outlook.forecast._replace(course=AS_MEASURED)  # that of one which has made steps
+    return outlook._replace(job=job, forecast=forecast, waited_seconds=0.0, allocated_seconds=0.0, measured=False)

@@ -30,10 +30,12 @@ import numpy as np
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.alike_runs import seconds_after_steps_of_alike_runs, seconds_like_ended_runs
 from optimus_scheduler.forecast.end import End, Ends, Use, epoch_steps, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
+from optimus_scheduler.forecast.pace_to_come import pace_to_come
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.time_left import (
     LIMIT_ENDS_SECONDS,
@@ -160,7 +162,7 @@ class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
     __slots__ = (
-        *("_has_clock", "_steps_here", "_use", "course", "end"),
+        *("_has_clock", "_steps_here", "_to_come", "_use", "course", "end"),
         *("fitted", "in_parts", "inputs", "outlook", "stop_seconds"),
     )
 
@@ -175,6 +177,8 @@ class _Known:
         """Where time changes no more of it than numbers; None otherwise."""
         self.stop_seconds: float | None = None
         """That of the last outlook."""
+        self._to_come = AS_MEASURED
+        """How its pace goes on, as of the last outlook."""
         self._has_clock: bool = job.spec.convergence.has_clock
 
     def only_time_counts(self, stop_seconds: float) -> bool:
@@ -187,10 +191,11 @@ class _Known:
         if self.outlook is not None and self._has_clock:
             self._use = Use.of(job, speeds, now, settings, self._use.has_price)
             self.end = End.of(job, self.fitted, self._use, settings)
+        self._to_come = pace_to_come(job, self.end.total, settings)
         self.course = self._course(job, stop_seconds)
         found = Outlook(
             job=job,
-            forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
+            forecast=_forecast(job, self.fitted, self._use, self.end, self._to_come, stop_seconds, now),
             speeds=speeds,
             stop_seconds=stop_seconds,
             waited_seconds=_waited_seconds(job, now),
@@ -229,7 +234,9 @@ class _Known:
         if self._use.speed is None:
             return None
         steps = self.end.remaining or Interval(0.0, 0.0, 0.0)
-        return Course.of(self._use.speed, habits_of(job, 0.0, stop_seconds), job.started_at, steps).packed
+        return Course.of(
+            self._use.speed, habits_of(job, 0.0, stop_seconds, self._to_come), job.started_at, steps
+        ).packed
 
     def later(self, job: Job, times: tuple[Interval, Interval] | None, now: float, settings: Settings) -> Outlook:
         """The last outlook, later. `times`: the seconds of a step and those that are left, where there is a course."""
@@ -331,10 +338,12 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
     return max(median(observed) - stop_seconds, 0.0) if observed else 0.0
 
 
-def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float, now: float) -> Forecast:
+def _forecast(
+    job: Job, fitted: Fitted, use: Use, end: End, course: CourseToCome, stop_seconds: float, now: float
+) -> Forecast:
     curve, speeds = fitted.curve, fitted.speeds
     experts = curve.experts
-    left, pace, calibration, cost = _times(job, use, end, stop_seconds, now)
+    left, pace, calibration, cost = _times(job, use, end, habits_of(job, now, stop_seconds, course), now)
     return Forecast(
         job.id,
         _total_steps(end, pace),
@@ -353,6 +362,7 @@ def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float,
         cost,
         end.is_here,
         seconds_after_steps_of_alike_runs(job),
+        course,
     )
 
 
@@ -367,20 +377,20 @@ class _Times(NamedTuple):
     cost: Interval | None
 
 
-def _times(job: Job, use: Use, end: End, stop_seconds: float, now: float) -> _Times:
-    pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
+def _times(job: Job, use: Use, end: End, habits: Habits, now: float) -> _Times:
+    pace = None if use.speed is None else step_seconds(use.speed, habits)
     seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, now)
     cost = cost_of(seconds, use.cost_per_second)
     return _Times(seconds, pace, Calibration(end.by_steps, by_seconds), cost)
 
 
-def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
-    """How the job has spent its time. `stop_seconds`: predicted of its next stop."""
+def habits_of(job: Job, now: float, stop_seconds: float, course: CourseToCome) -> Habits:
+    """How the job has spent its time, and how its pace goes on. `stop_seconds`: predicted of its next stop."""
     running = now - job.started_at if job.started_at is not None else 0.0
     if not job.rescale_seconds:
-        return Habits(job.busy_part, running, 0.0, 0, stop_seconds)
+        return Habits(job.busy_part, running, 0.0, 0, stop_seconds, course.ratio, course.doubt)
     stops = [seconds for seconds in job.rescale_seconds if 0.0 <= seconds < math.inf]
-    return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds)
+    return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds, course.ratio, course.doubt)
 
 
 def _seconds(

@@ -33,7 +33,8 @@ _STEADY = {
     "claimed": "claimed",
 }
 STEADY_COLUMNS = (*_STEADY, "remaining", "changes_type")
-"""Numbers of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown.
+"""Numbers of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown, each
+as many as it takes times as long as the speeds say (`CourseToCome.ratio`).
 `changes_type`: whether what it has is of another GPU type than it is to run on; so it is with a GPU job without tasks.
 """
 _steady_of = attrgetter(*_STEADY.values())
@@ -185,7 +186,7 @@ class Outlook(_Fields):
         found = self.steady.columns
         if found is None:
             left, changes_type = self.forecast.remaining_steps, self.present.gpu_type != self.gpu_type
-            remaining = math.nan if left is None else left.mean
+            remaining = math.nan if left is None else left.mean * self.forecast.course.ratio
             found = self.steady.columns = _pack(*_steady_of(self), remaining, changes_type)
         return found
 
@@ -213,7 +214,7 @@ class Outlook(_Fields):
         remaining = self.forecast.remaining_steps
         if remaining is None or self.speeds.source is None:
             return self.typical_seconds
-        return remaining.mean / self.speeds.at(allocation)
+        return remaining.mean * self.forecast.course.ratio / self.speeds.at(allocation)
 
 
 _GIVEN = _Fields._fields[: _Fields._fields.index("id")]

@@ -47,6 +47,10 @@ class Habits(NamedTuple):
     """... of which there were so many."""
     stop_seconds: float = 0.0
     """Predicted seconds of the next one."""
+    course_ratio: float = 1.0
+    """How many times as long a step takes over the rest of the job as at its speed now, by ended runs ..."""
+    course_doubt: float = 0.0
+    """... and sigma of the logarithm of that."""
 
     @property
     def drift(self) -> float:
@@ -64,8 +68,12 @@ class Habits(NamedTuple):
 
     @property
     def by_pauses(self) -> float:
-        """... for its evaluations and checkpoints."""
-        return min(1.0 / max(self.busy_part, 1e-9), _MOST_STRETCH)
+        """... for its evaluations and checkpoints, and as its pace changes."""
+        return min(1.0 / max(self.busy_part, 1e-9), _MOST_STRETCH) * self.course_ratio
+
+    def with_doubt(self, width: float) -> float:
+        """The half-width of a speed's interval, in logarithms, with the doubt about how the pace changes in it."""
+        return math.hypot(width, REACH * self.course_doubt)
 
 
 STEADY = Habits()
@@ -80,8 +88,8 @@ def step_seconds(speed: Estimate, habits: Habits = STEADY) -> Interval:
     """
     by_stops = habits.by_stops
     doubt = math.hypot(REACH * habits.drift, math.log(by_stops))  # there may be twice as many, or none
-    slower = math.hypot(doubt, _log_ratio(speed.mean, speed.low))
-    faster = math.hypot(doubt, _log_ratio(speed.high, speed.mean))
+    slower = math.hypot(doubt, habits.with_doubt(_log_ratio(speed.mean, speed.low)))
+    faster = math.hypot(doubt, habits.with_doubt(_log_ratio(speed.high, speed.mean)))
     return _around(by_stops * habits.by_pauses / speed.mean, faster, slower)
 
 
@@ -135,8 +143,8 @@ class Course(NamedTuple):
             habits.stop_seconds,
             habits.by_pauses,
             speed.mean,
-            _log_ratio(speed.mean, speed.low),
-            _log_ratio(speed.high, speed.mean),
+            habits.with_doubt(_log_ratio(speed.mean, speed.low)),
+            habits.with_doubt(_log_ratio(speed.high, speed.mean)),
             steps.mean,
             _log_ratio(steps.mean, steps.low),
             _log_ratio(steps.high, steps.mean),

@@ -249,6 +249,11 @@ class EndedJob:
     """As in `Job`; 0: not known."""
     judged_from: int | None = field(default=None, compare=False)
     """From so many losses on its rule about their decrease was judged; None: not known."""
+    pace_steps: tuple[float, ...] = field(default=(), compare=False)
+    """Steps in the middle of the parts of its course, increasing ..."""
+    pace_seconds: tuple[float, ...] = field(default=(), compare=False)
+    """... and the mean seconds of a step in each of them, without stops, evaluations and checkpoints. Empty: not known,
+    or its size changed on the way."""
 
     @property
     def n_epochs(self) -> float:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.model.enums import Architecture, Directive, Reason, SpeedSource
 from optimus_scheduler.model.jobs import Job
 from optimus_scheduler.model.resources import Node, Nodes, Quota, Resources, WorkerLimit
@@ -94,6 +95,8 @@ class Forecast(NamedTuple):
     converged: bool = False
     seconds_after_steps: Interval | None = None
     """From its last step to its end, as of ended runs like it; in no time left above, by which decisions are made."""
+    course: CourseToCome = AS_MEASURED
+    """How its pace goes on from its step on, as that of ended runs did: in all times above, and in no speed."""
 
     def later(
         self, left: Interval | None, pace: Interval | None, calibration: Calibration, cost: Interval | None

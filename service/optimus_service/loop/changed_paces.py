@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.model import Plan
 from optimus_service.observe.speeds import SLOWER_IN_A_ROW, WINDOW_SECONDS
 
@@ -35,6 +36,8 @@ class ExpectedPace(NamedTuple):
     """Without evaluations, checkpoints and stops, which may not have been among them."""
     slowest: float
     """With all of these."""
+    course: CourseToCome = AS_MEASURED
+    """How the pace is expected to change on the way: steps are counted by the time that they are to take."""
 
 
 def expected_paces(plan: Plan) -> dict[str, ExpectedPace]:
@@ -45,7 +48,8 @@ def expected_paces(plan: Plan) -> dict[str, ExpectedPace]:
         is_steady = decision.previous == decision.allocation and not decision.allocation.is_empty
         if pace is None or not speed or not is_steady or decision.forecast.converged:
             continue
-        found[decision.job_id] = ExpectedPace(pace.low / pace.mean / speed, pace.high)
+        course = decision.forecast.course
+        found[decision.job_id] = ExpectedPace(pace.low / pace.mean / speed * course.ratio, pace.high, course)
     return found
 
 
@@ -71,6 +75,7 @@ class _Watch:
 
     def add(self, step: int, at: float, expected: ExpectedPace) -> None:
         """The job was at this step then."""
+        even = expected.course.even
         last_step, last_at = self.newest
         if step < last_step:  # it has gone back to a checkpoint, or its reports come in another order
             self.step, self.at, self.newest, self.n_outside, self.n_slow = step, at, (step, at), 0, 0
@@ -78,10 +83,10 @@ class _Watch:
         if step == last_step or at <= last_at:
             return
         self.newest = step, at
-        self.n_slow += (at - last_at) / (step - last_step) > expected.slowest
+        self.n_slow += (at - last_at) / (even(step) - even(last_step)) > expected.slowest
         if at - self.at < WINDOW_SECONDS:
             return
-        pace = (at - self.at) / (step - self.step)
+        pace = (at - self.at) / (even(step) - even(self.step))
         side = int(pace > expected.slowest) - int(pace < expected.fastest)
         self.n_outside = self.n_outside + side if side * self.n_outside > 0 else side
         self.n_slow = self.n_slow if side > 0 else 0

@@ -321,7 +321,14 @@ def finished_run_of(
         "busy_seconds": history.pauses.busy_seconds,
         "reported_seconds": history.pauses.seconds,
         "judged_from": judged_from,
+        "course": _course(history),
     }
+
+
+def _course(history: JobHistory) -> list[list[float]]:
+    """Steps, and the mean seconds of a step about each: the more exact they are told, the larger is the document."""
+    steps, seconds = history.speeds.course()
+    return [list(steps), [float(f"{each:.4g}") for each in seconds]]
 
 
 def _silent_run(job: JobRecord, memberships: Sequence[MembershipRecord]) -> SilentRun | None:
@@ -387,6 +394,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
     if not document:
         return None
     rates = document.get("learning_rates") or ((), ())
+    pace_steps, pace_seconds = document.get("course") or ((), ())
     return EndedJob(
         id=job_id,
         task=document["task"],
@@ -416,4 +424,6 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         busy_seconds=document.get("busy_seconds", 0.0),
         reported_seconds=document.get("reported_seconds", 0.0),
         judged_from=document.get("judged_from"),
+        pace_steps=tuple(pace_steps),
+        pace_seconds=tuple(pace_seconds),
     )

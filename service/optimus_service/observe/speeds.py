@@ -10,6 +10,8 @@ from statistics import median, median_low
 from types import MappingProxyType
 from typing import Any, Final
 
+from optimus_models.history import LossBuckets
+from optimus_models.speed.course import MOST_PARTS
 from optimus_scheduler.model import Mode, SpeedSample
 from optimus_service.store.records import Document
 
@@ -27,7 +29,7 @@ Columns = Mapping[str, Sequence[Any]]
 NO_TYPES: Final[Mapping[int, str | None]] = MappingProxyType({})
 _SPEED_FIELDS: Final = (
     *("membership_epoch", "rank", "sequence", "workers", "servers", "global_batch"),
-    *("n_steps", "updates", "seconds", "wait_seconds", "at"),
+    *("n_steps", "updates", "seconds", "wait_seconds", "at", "step"),
 )
 _PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at")
 _SPLIT_FIELDS: Final = ("rank", "membership_epoch", "n_steps", "seconds")
@@ -113,12 +115,19 @@ class SpeedHistory:
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
         self._closed: dict[_Place, tuple[SpeedSample, ...]] = {}
+        self._course = LossBuckets(MOST_PARTS)
+        """Seconds of a step of rank 0 by step ..."""
+        self._course_place: _Place | None = None
+        """... with this size ..."""
+        self._has_course = True
+        """... which was the only one."""
 
     def add(self, columns: Columns, gpu_types: Mapping[int, str | None] = NO_TYPES) -> None:
         """`gpu_types`: of the memberships that the samples are from."""
         begins = columns.get(_BEGINS, repeat(False))
+        course: list[tuple[int, float, int]] = []
         for row, begins_window in zip(rows(columns, _SPEED_FIELDS), begins, strict=False):
-            epoch, rank, sequence, workers, servers, batch, n_steps, updates, seconds, wait_seconds, at = row
+            epoch, rank, sequence, workers, servers, batch, n_steps, updates, seconds, wait_seconds, at, step = row
             if epoch > self._epoch or begins_window:
                 self._close(_LEAST_SECONDS)
                 self._epoch = max(epoch, self._epoch)
@@ -127,10 +136,30 @@ class SpeedHistory:
             if self._open is None:
                 measures_exchange = self.measures_parts and not servers
                 self._open = _Windows(workers, servers, gpu_types.get(epoch), batch, measures_exchange)
+            if rank == 0 and n_steps > 0:
+                self._note_place((workers, servers, gpu_types.get(epoch) or "", batch or 0))
+                course.append((max(step - n_steps // 2, 0), seconds / n_steps, n_steps))
             done = self._open.add(rank, n_steps if updates is None else updates, seconds, wait_seconds, at)
             is_full = done >= WINDOW_SECONDS and (rank == 0 or self._mode is not Mode.SYNC)
             if is_full and self._open.speed(self._mode, WINDOW_SECONDS) is not None:
                 self._close(WINDOW_SECONDS)
+        if course and self._has_course:
+            self._course.add_many(*zip(*course, strict=True))
+
+    def _note_place(self, place: _Place) -> None:
+        if self._course_place is None:
+            self._course_place = place
+        elif place != self._course_place and self._has_course:
+            self._has_course, self._course = False, LossBuckets(MOST_PARTS)
+
+    def course(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Steps, increasing, and the mean seconds of a step of rank 0 about each; empty of a job that changed its size,
+        as nothing tells then what its steps would have taken without that."""
+        return self._course.points()
+
+    def roll_back(self, step: int) -> None:
+        """Steps beyond `step` were lost: they are made again."""
+        self._course.roll_back(step)
 
     def samples(self) -> tuple[SpeedSample, ...]:
         """By size, oldest first; the window that is being filled is among them."""
@@ -142,7 +171,8 @@ class SpeedHistory:
         """All that is known, for `restore`."""
         windows = None if self._open is None else asdict(self._open) | {"by_rank": _pairs_of(self._open.by_rank)}
         closed = [list(astuple(speed)) for size in sorted(self._closed) for speed in self._closed[size]]
-        return {"epoch": self._epoch, "open": windows, "closed": closed}
+        course = [self._has_course, self._course_place, self._course.state()]
+        return {"epoch": self._epoch, "open": windows, "closed": closed, "course": course}
 
     def restore(self, state: Document) -> None:
         """Know what the history knew that had this state."""
@@ -152,6 +182,10 @@ class SpeedHistory:
             self._open = _Windows(**state["open"] | {"by_rank": by_rank})
         for values in state["closed"]:
             self._keep(SpeedSample(*values))
+        # An older release kept none, so that the beginning of it is not known.
+        self._has_course, place, buckets = state.get("course") or (False, None, LossBuckets(MOST_PARTS).state())
+        self._course_place = None if place is None else (place[0], place[1], place[2], place[3])
+        self._course = LossBuckets.of_state(buckets[0], buckets[1], buckets[2], MOST_PARTS)
 
     def _close(self, least_seconds: float) -> None:
         speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None

@@ -155,6 +155,7 @@ class JobHistory:
                 self._gpu_types[membership.epoch] = membership.gpu_type
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
+                    self.speeds.roll_back(membership.step)
                     for values in self.evaluations.values():
                         values.roll_back(membership.step)
                     self._noise_logs.roll_back(membership.step)

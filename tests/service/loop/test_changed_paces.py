@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from tests.scheduler.builders import NOW
-from tests.service.loop.loop_world import World
+from tests.service.loop.loop_world import VirtualClock, World
 from tests.service.loop.test_loop_thread import KNOWN
 from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
+from optimus_scheduler.lifecycle import Outcome, ResultReported
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Interval, Plan, Reason
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.changed_paces import ExpectedPace, ExpectedPaces, expected_paces
@@ -44,7 +45,7 @@ def test_paces_are_expected_of_jobs_that_train_as_they_were_measured(
 ) -> None:
     """With all that is between steps where it is slow, without where it is fast."""
     found = expected_paces(Plan((decision,), ()))
-    assert found == ({} if expected is None else {"a": pytest.approx(expected)})
+    assert found == ({} if expected is None else {"a": expected})
 
 
 def surprises(seconds: Sequence[float]) -> list[int]:
@@ -115,6 +116,7 @@ class Script:
     world: World
     seconds: Sequence[float]
     told_every: int = 1
+    job_id: str = "job-1"
     told: list[tuple[float, float, float, float]] = field(default_factory=list)
     """When, and the seconds left and their bounds that were told then."""
     on_step: Callable[[str, int, float], None] = lambda *_: None
@@ -152,7 +154,7 @@ class Script:
             self.ends = [*accumulate(self.seconds, initial=self.reported_at)][1:]
 
     def report(self, at: float) -> None:
-        state = self.world.coordinators["job-1"]
+        state = self.world.coordinators[self.job_id]
         n_steps = min(self.told_every, len(self.seconds) - self.step)
         self.step += n_steps
         told = Sample(
@@ -169,22 +171,29 @@ class Script:
             seconds=at - self.reported_at,
         )
         self.reported_at = at
-        add_samples(self.world.repository, "job-1", [told], at)
-        self.on_step("job-1", self.step, at)
-        job = self.world.repository.jobs.get("job-1")
-        decision = self.world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+        add_samples(self.world.repository, self.job_id, [told], at)
+        self.on_step(self.job_id, self.step, at)
+        job = self.world.repository.jobs.get(self.job_id)
+        decision = self.world.repository.rounds.latest_decisions([self.job_id])[self.job_id]
         left = progress_of(job, decision, at).remaining_seconds
         if left is not None and left.low is not None and left.high is not None:
             self.told.append((at, left.mean, left.low, left.high))
 
 
-def told_of(repository: Repository, directory: Path, seconds: Sequence[float], told_every: int = 1) -> Script:
+def told_of(
+    repository: Repository,
+    directory: Path,
+    seconds: Sequence[float],
+    told_every: int = 1,
+    job_id: str = "job-1",
+    clock: VirtualClock | None = None,
+) -> Script:
     """What was told, every step, of a script whose steps take so long, with a round each minute."""
-    world = World(repository, directory)
+    world = World(repository, directory, clock=clock)
     script: dict[str, Any] = {"workers": {"max": 1}, "servers": {"min": 0, "max": 0}, "task": None}
     script |= {"architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
-    world.submit(**script, convergence={"max_steps": len(seconds)})
-    found = Script(world, seconds, told_every)
+    world.submit(job_id, **script, convergence={"max_steps": len(seconds)})
+    found = Script(world, seconds, told_every, job_id)
     repository.leases.release(LEADER_LEASE, f"world-{id(world)}")
     leadership = Leadership(repository, 10.0, world.clock)
     times = LoopTimes(60.0, 10.0, 0.0, 10.0)
@@ -221,3 +230,35 @@ def test_evaluations_ask_for_no_rounds_and_leave_the_time_left_as_it_is(reposito
     script = told_of(repository, tmp_path, seconds)
     triggers = [record.trigger for record in script.world.repository.rounds.page().items]
     assert not [each for each in triggers if "changed pace" in each]
+
+
+def ended(script: Script) -> None:
+    """What the service knows of the script after its end."""
+    world = script.world
+    world.fence = world.take_lease()
+    result = ResultReported(Outcome.SUCCEEDED, script.step, None, {})
+    world.repository.jobs.advance(script.job_id, result, world.clock())
+    world.round()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("before", "after", "told_every"), [(0.1, 0.35, 5), (0.5, 2.0, 1), (0.4, 0.1, 5), (2.0, 5.0, 1)]
+)
+def test_a_script_whose_earlier_runs_changed_their_pace_is_told_its_time_left_before_it_does(
+    repository: Repository, tmp_path: Path, before: float, after: float, told_every: int
+) -> None:
+    """From its first measured speed on, through the change, and between all rounds."""
+    seconds = [before] * round(40.0 / before) + [after] * round(60.0 / after)
+    clock, world = VirtualClock(), World(repository, tmp_path)
+    repository.leases.release(LEADER_LEASE, f"world-{id(world)}")
+    for number in range(2):
+        ended(told_of(repository, tmp_path, seconds, told_every, f"job-{number}", clock))
+        clock.now += 10.0
+    script = told_of(repository, tmp_path, seconds, told_every, "job-2", clock)
+    began, end = script.ends[0], script.ends[-1]
+    told = [(at - began, end - at, *told) for at, *told in script.told if began + 7.0 <= at < end - 5.0]
+    assert len(told) > 10
+    for since, left, mean, low, high in told:
+        assert low <= left <= high, f"{since} s after its start {mean} ({low} to {high}) s of {left} were told"
+        assert mean == pytest.approx(left, rel=0.3), f"{since} s after its start"

@@ -67,7 +67,7 @@ def seen(history: JobHistory) -> tuple[Any, ...]:
     counts = history.last_id, history.progressed_at, history.longest_seconds, history.last_steps
     broken = history.nonfinite_since, history.nonfinite_steps
     computing = history.compute_seconds, history.computed_examples, history.computed_steps
-    speeds = history.speeds.samples(), astuple(history.pauses), history.slow_workers.ranks()
+    speeds = history.speeds.samples(), astuple(history.pauses), history.slow_workers.ranks(), history.speeds.course()
     return tuple(map(repr, (parts, figures, counts, broken, computing, speeds, list(history.noise))))
 
 

@@ -6,13 +6,15 @@ import math
 import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.store.store_builders import batches_of
+from tests.service.store.store_builders import a_membership, batches_of
 
+from optimus_models.speed.course import MOST_PARTS
 from optimus_scheduler.model import Mode
 from optimus_service.observe.speeds import MAX_WINDOWS_PER_SIZE
 from optimus_service.observe.telemetry import JobHistory
@@ -399,3 +401,29 @@ def test_any_stream_gives_speeds_that_are_positive(stream: Sequence[tuple[int, i
     ]
     history.add(batches_of(samples))
     assert all(speed.steps_per_second > 0 and speed.n_steps > 0 for speed in history.speeds.samples())
+
+
+def test_the_course_of_a_run_is_kept_in_few_parts() -> None:
+    """Without its evaluations."""
+    history = script_of([0.1] * 400 + [3.1] + [0.1] * 399 + [0.35] * 1200)
+    steps, seconds = history.speeds.course()
+    assert 2 <= len(steps) <= MOST_PARTS
+    around = max(late - early for early, late in pairwise(steps))
+    for step, each in zip(steps, seconds, strict=True):
+        expected = (0.1, 0.35) if abs(step - 800) < around else (0.1, 0.1) if step < 800 else (0.35, 0.35)
+        assert 0.999 * expected[0] <= each <= 1.001 * expected[1]
+
+
+def test_a_history_that_an_older_release_kept_tells_no_course() -> None:
+    """Nothing is known of its beginning."""
+    state = script_of([0.1] * 50).state()
+    del state["speeds"]["course"]
+    history = JobHistory(Mode.SYNC, measures_parts=False)
+    history.restore(state)
+    assert script_of([0.1] * 50, history, first=51).speeds.course() == ((), ())
+
+
+def test_steps_that_are_made_again_count_once_in_the_course() -> None:
+    history = script_of([0.1] * 40)
+    history.learn_memberships([a_membership(epoch=1, step=0), a_membership(epoch=2, step=20, lost_steps=20)])
+    assert 18 <= max(history.speeds.course()[0]) <= 21, "but for the part that it is in"

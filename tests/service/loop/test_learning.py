@@ -13,6 +13,7 @@ from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_models.calibration import NO_EXPERIENCE
 from optimus_models.speed.boundary import Boundary
+from optimus_models.speed.course import MOST_PARTS
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
@@ -521,3 +522,29 @@ def test_ended_jobs_tell_which_part_of_the_peak_the_platform_reaches(world: Worl
     forecast = latest(world, "other").forecast
     assert forecast.speed_from == "analysis"
     assert forecast.steps_per_second == pytest.approx(speed(1, 1), rel=0.7)
+
+
+@once
+def test_how_long_the_parts_of_a_run_took_is_learned(world: World) -> None:
+    """Of one that had a single size all the time."""
+    finish(world, "job-1", workers={"max": 1}, servers={"max": 1})
+    (taught,) = known(world.repository)
+    assert 2 <= len(taught.pace_steps) == len(taught.pace_seconds) <= MOST_PARTS
+    each = taught.pace_seconds[0]
+    assert 1.0 / speed(1, 1) <= each <= 1.2 / speed(1, 1)
+    assert taught.pace_seconds == pytest.approx([each] * len(taught.pace_seconds), rel=0.05)
+    finish(world, "job-2", workers={"max": 4}, servers={"max": 4})
+    assert len(world.repository.memberships.of_job("job-2")) > 1
+    assert known(world.repository)[-1].pace_steps == (), "its size changed on the way"
+
+
+@once
+def test_what_an_older_release_learned_tells_no_course(world: World) -> None:
+    finish(world, "job-1", workers={"max": 1}, servers={"max": 1})
+    record, history = world.repository.jobs.get("job-1"), JobHistory(Mode.SYNC)
+    history.add(batches_of(samples_of(world.repository, "job-1")))
+    document = finished_run_of(record, history)
+    del document["course"]
+    taught = ended_job("job-1", document)
+    assert taught is not None
+    assert (taught.pace_steps, taught.pace_seconds) == ((), ())

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from tests.service.store.store_builders import MakeJob, a_decision, a_forecast
 
 from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.insight.jobs.bodies import decision_body
 from optimus_service.store.database.engine import create_engine_from_url
@@ -30,6 +31,12 @@ NAMES = Forecast._fields
 numbers = st.floats(allow_nan=False)
 intervals = st.none() | st.builds(Interval, numbers, numbers, numbers)
 coefficients = st.dictionaries(st.text(max_size=5), numbers, max_size=3)
+
+
+def course(ratio: float, doubt: float, n_knots: int) -> CourseToCome:
+    return CourseToCome(ratio, doubt, tuple((step + 0.5, step**1.5) for step in range(n_knots)))
+
+
 widenings = st.builds(Widening, numbers, numbers, numbers)
 FORECASTS = st.builds(
     Forecast,
@@ -50,6 +57,7 @@ FORECASTS = st.builds(
     cost=intervals,
     converged=st.booleans(),
     seconds_after_steps=intervals,
+    course=st.just(AS_MEASURED) | st.builds(course, st.floats(0.01, 100.0), st.floats(0.0, 5.0), st.integers(2, 17)),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -88,7 +96,7 @@ def test_a_row_of_the_last_release_says_what_it_said() -> None:
     assert found.total_steps == Interval(274.0965356121402, 267.5993954082444, 306.4668958930423)
     assert (found.rule, found.speed_from, found.converged) == ("loss_decrease", SpeedSource.MEASURED, False)
     assert (found.loss_curve["beta0"], found.speed_model["n_points"]) == (0.039034757786599074, 2)
-    newer = {"seconds_after_steps": None}
+    newer = {"seconds_after_steps": None, "course": None}
     assert to_json(found) == RELEASED["under way"] | newer, "nothing of it is lost"
     assert to_json(from_json("job-1", RELEASED["first round"])) == RELEASED["first round"] | newer
 
@@ -128,3 +136,20 @@ def test_a_prediction_of_the_last_release_is_read(repository: Repository, make_j
     assert kept.prediction.steps == Interval(90.0, 70.0, math.inf)
     assert kept.prediction.seconds == Interval(18.0, 0.0, 20.0)
     assert (kept.prediction.total_steps, kept.prediction.calibration) == (None, UNCALIBRATED)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"ratio": 2.0, "doubt": 0.1, "knots": [[1.0, 1.0]]},
+        {"ratio": 2.0, "doubt": 0.1, "knots": [[1.0, 1.0], [1.0, 2.0]]},
+        {"ratio": 2.0, "doubt": 0.1, "knots": [[1.0, 3.0], [2.0, 2.0]]},
+        {"ratio": 0.0, "doubt": 0.1, "knots": [[1.0, 1.0], [2.0, 2.0]]},
+        {"ratio": 2.0, "doubt": -1.0, "knots": [[1.0, 1.0], [2.0, 2.0]]},
+        {"ratio": 2.0, "doubt": 0.1, "knots": [[1.0, 1.0], [2.0, None]]},
+        {"ratio": math.nan, "doubt": 0.1, "knots": [[1.0, 1.0], [2.0, 2.0]]},
+        {"ratio": 2.0, "doubt": math.nan, "knots": [[1.0, 1.0], [2.0, 2.0]]},
+    ],
+)
+def test_a_course_that_cannot_be_one_is_none(stored: dict[str, Any]) -> None:
+    assert from_json("job-1", {"course": stored}).course == AS_MEASURED

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from optimus_contract.job import Convergence
 from optimus_models.calibration import Widening
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import Forecast, Interval
@@ -67,6 +68,8 @@ class End(NamedTuple):
     """Nothing says where the end is: the job is expected to go on for as long as it has."""
     seconds_after_steps: Interval | None
     """As ended runs like it took from their last step to their end."""
+    course: CourseToCome = AS_MEASURED
+    """How its pace was expected to go on from `made_at`."""
 
     @classmethod
     def of(cls, forecast: Forecast) -> End | None:
@@ -83,10 +86,18 @@ class End(NamedTuple):
             1.0 if left is None or not 0 < left.low < left.mean else left.low / left.mean,
             forecast.rule is None and left is not None and left.mean > 0,
             known(forecast.seconds_after_steps),
+            forecast.course,
         )
 
+    def even_left(self, left: Interval, step: float) -> Interval:
+        """Of steps that are left from `step` on, as many steps of the mean length as take as long."""
+        if not self.course.knots:
+            return left
+        here = self.course.even(step)
+        return Interval(*(self.course.even(step + each) - here for each in (left.mean, left.low, left.high)))
+
     def seconds(self, left: Interval, drift: float = 1.0) -> Interval | None:
-        """Of so many steps that are left; each takes `drift` times as long as the forecast said."""
+        """Of so many steps of the mean length (`even_left`); each takes `drift` times as long as the forecast said."""
         if self.seconds_per_step is None:
             return None
         pace = self.seconds_per_step

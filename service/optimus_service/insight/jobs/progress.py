@@ -152,7 +152,7 @@ def progress_of(
     if drift is None:
         drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
-    now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
+    now_left = less_untold(end.even_left(left, step), _untold_steps(job, decision, end, now, drift))
     here = end.seconds(now_left, drift)
     if end.by_time and limit.seconds < math.inf:
         here, rest = until_limit(limit.seconds, end.soonest), _NO_SECONDS
@@ -161,11 +161,13 @@ def progress_of(
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
-        if here is not None and (knows_more or _is_beyond_the_look(now_left, decision.expected)):
+        steps_left = _left_at_the_look(decision.expected, end)
+        if here is not None and (knows_more or _is_beyond_the_look(now_left, steps_left)):
             # By how much the look was wrong of this size is not known, only what it takes as it is.
             expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)
         else:
-            expected = _by_steps(expected, decision.expected, now_left, rest, now, drift, limit)
+            part = drift * now_left.mean / steps_left if steps_left else None
+            expected = _by_steps(expected, decision.expected, part, rest, now, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -181,10 +183,18 @@ def progress_of(
     )
 
 
-def _is_beyond_the_look(left: Interval, found: ExpectedTimesRecord) -> bool:
+def _left_at_the_look(found: ExpectedTimesRecord, end: End) -> float:
+    """Steps of the mean length that were left when the queue was looked at; 0: not known."""
+    left, total = found.steps_left or 0.0, end.total.mean
+    if not end.course.knots:
+        return left
+    return end.course.even(total) - end.course.even(total - left)
+
+
+def _is_beyond_the_look(left: Interval, steps_left: float) -> bool:
     """Whether a job has overtaken what was foreseen of it, or may end with each step. The look at the queue, which knew
-    of the steps that were left then, says nothing of that. `left`: steps."""
-    return 0.0 < (found.steps_left or 0.0) < left.mean or left.mean < 1.0 < left.high
+    of the `steps_left` then, says nothing of that. `left`: steps."""
+    return 0.0 < steps_left < left.mean or left.mean < 1.0 < left.high
 
 
 def _part_made(job: JobRecord, end: End | None) -> float | None:
@@ -496,18 +506,16 @@ def _bounds(value: Interval) -> tuple[float, float, float]:
 def _by_steps(
     expected: answers.ExpectedTimes,
     found: ExpectedTimesRecord,
-    left: Interval,
+    part: float | None,
     rest: Interval,
     now: float,
-    drift: float,
     limit: _TimeLimit,
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
-    they took as long as foreseen or not. `drift`: how many times as long the others take; `rest`: seconds of the time
-    foreseen that come after all steps."""
-    if found.end is None or found.start is not None or not found.steps_left:
+    they took as long as foreseen or not. `part`: of the time foreseen for steps, what the others take; None: none were
+    foreseen. `rest`: seconds of the time foreseen that come after all steps."""
+    if found.end is None or found.start is not None or part is None:
         return expected
-    part = drift * left.mean / found.steps_left
     ends = zip(_bounds(found.end), _bounds(rest), strict=True)
     low, mean, high = sorted(max(part * max(each - found.at, 0.0) + (1.0 - part) * more, 0.0) for each, more in ends)
     return _ending_in(expected, limit.cut(Interval(mean, low, high)), now)
@@ -547,7 +555,8 @@ def _drift_here(job: JobRecord, decision: DecisionRecord | None, end: End, speed
     steps with what the job has; None: it does, or none is known."""
     if speed is None or end.seconds_per_step is None or not is_of_earlier_steps(job, decision):
         return None
-    return 1.0 / max(speed * end.seconds_per_step.mean, _LEAST_PART)
+    even_speed = speed * (end.course.even(job.step + 1.0) - end.course.even(job.step))
+    return 1.0 / max(even_speed * end.seconds_per_step.mean, _LEAST_PART)
 
 
 _REPORT_SECONDS = 1.0
@@ -555,13 +564,13 @@ _REPORT_SECONDS = 1.0
 
 
 def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> float:
-    """How many times as long a step takes as the forecast said, by the steps since the one that it was made at, up to
+    """How many times as long steps take as the forecast said, by those since the one that it was made at, up to
     the newest: from when the one came to when the other did, for steps may come late, and many at once. What is
     measured over so long as the forecast had seen of training, or as a measured speed is, counts as much as the
     forecast; where the size changes, or training began anew meanwhile, nothing is measured yet."""
     since = decision.at if decision.step_at is None else decision.step_at
     until = now if job.step_at is None else job.step_at
-    n_steps, seconds, pace = job.step - end.made_at, until - since, end.seconds_per_step
+    n_steps, seconds, pace = end.course.even(job.step) - end.made_at, until - since, end.seconds_per_step
     is_steady = decision.previous == decision.allocation == job.running and not job.waits
     is_steady = is_steady and (job.formed_at is None or job.formed_at <= since)
     if pace is None or not is_steady or n_steps <= 0 or seconds <= 0 or pace.mean <= 0:
@@ -580,7 +589,8 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> fl
 
 
 def _untold_steps(job: JobRecord, decision: DecisionRecord | None, end: End, now: float, drift: float) -> float:
-    """Steps that a job with tasks is taken to have made since the newest one that it told, as it tells only some."""
+    """Steps of the mean length that a job with tasks is taken to have made since the newest one that it told, as it
+    tells only some."""
     since, pace = silent_since(job), end.seconds_per_step
     expected = None if decision is None else decision.expected
     if since is None or pace is None or expected is None or job.waits or job.running.is_empty or pace.mean <= 0:

@@ -21,6 +21,7 @@ from optimus_contract import answers
 from optimus_models.calibration import NO_EXPERIENCE
 from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
+from optimus_models.speed.course import AS_MEASURED
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import NOTHING, Allocation, EndedJob, Forecast, Job, Node, Nodes, Resources
@@ -252,7 +253,7 @@ def _basis(
 ) -> Basis:
     """`shown`: seconds left at the present size, by the latest decision's forecast, whose `end` this is."""
     is_by_time = end is not None and end.by_time and end.soonest == 1.0
-    return Basis(now, settings, estimate_of(shown), is_by_time)
+    return Basis(now, settings, estimate_of(shown), is_by_time, AS_MEASURED if end is None else end.course)
 
 
 def _gpu_type(job: Job) -> str | None:

@@ -16,6 +16,7 @@ from optimus_models import cost as money
 from optimus_models.checkpoints import best_interval, lost_share, seconds_between
 from optimus_models.cost import Estimate, NothingFits
 from optimus_models.rescale import RescaleCost
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.forecast import at_present_pace, habits_of, most_seconds
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices, job_prices, priced
 from optimus_scheduler.forecast.speeds import Speeds
@@ -46,6 +47,8 @@ class Basis(NamedTuple):
     is of a size that the job has no more, or says nothing."""
     is_by_time: bool = False
     """Whether a limit of time ends the job, and not its steps."""
+    course: CourseToCome = AS_MEASURED
+    """How its pace goes on, whatever its size."""
 
 
 class Limits(NamedTuple):
@@ -67,7 +70,7 @@ def sizes(
     if steps_left is None:
         return [Size(allocation, estimated[allocation], None) for allocation in allocations]
     prices = job_prices(job.spec, allocations[0].gpu_type, basis.settings)
-    habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict())
+    habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict(), basis.course)
     left, most = Interval(*steps_left), most_seconds(job, basis.now)
 
     def seconds_of(speed: Estimate) -> Estimate:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Widening
+from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.store.records import DecisionRecord, Document
 
@@ -31,6 +33,8 @@ def plain(value: Any) -> Any:
         case Calibration():
             parts, always = value._asdict().items(), ("steps", "seconds")
             return {name: _factors(part) for name, part in parts if name in always or part != AS_PREDICTED}
+        case CourseToCome(ratio=ratio, doubt=doubt, knots=knots):
+            return {"ratio": ratio, "doubt": doubt, "knots": [list(each) for each in knots]} if knots else None
         case Mapping():
             return dict(value)
         case _:
@@ -63,6 +67,7 @@ def from_json(job_id: str, document: object) -> Forecast:
         cost=interval(stored.get("cost")),
         converged=stored.get("converged") is True,
         seconds_after_steps=interval(stored.get("seconds_after_steps")),
+        course=course(stored.get("course")),
     )
 
 
@@ -104,6 +109,28 @@ def calibration(document: object) -> Calibration:
     if not stored:
         return UNCALIBRATED
     return Calibration(*(_widening(stored.get(kind)) for kind in Calibration._fields))
+
+
+def course(document: object) -> CourseToCome:
+    """How the pace was expected to go on; releases that expected no change do not say it."""
+    stored = _object(document)
+    ratio, doubt = _number(stored.get("ratio")), _number_or(0.0, stored.get("doubt"))
+    knots = [_knot(each) for each in _list(stored.get("knots"))]
+    steps = [each for each in knots if each is not None]
+    is_course = len(steps) == len(knots) > 1 and ratio is not None and math.isfinite(ratio) and ratio > 0
+    increases = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(steps))
+    if ratio is None or not is_course or not increases or not 0.0 <= doubt < math.inf:
+        return AS_MEASURED
+    return CourseToCome(ratio, doubt, tuple(steps))
+
+
+def _knot(value: object) -> tuple[float, float] | None:
+    numbers = [number for each in _list(value) if (number := _number(each)) is not None and math.isfinite(number)]
+    return (numbers[0], numbers[1]) if len(numbers) == len(_list(value)) == 2 else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _widening(document: object) -> Widening:
