@@ -123,7 +123,7 @@ def test_runs_with_another_batch_are_compared_by_their_epochs() -> None:
         for each in known
     )
     found = pace_to_come(running(5.0, halved, steps_per_epoch=20.0), STEPS, SETTINGS)
-    assert (found.ratio, found.doubt) == (pytest.approx(same.ratio, rel=1e-3), pytest.approx(same.doubt, rel=1e-3))
+    assert [found.ratio, found.doubt] == pytest.approx([same.ratio, same.doubt], rel=1e-3)
 
 
 def test_before_it_has_measured_a_speed_nothing_changes() -> None:

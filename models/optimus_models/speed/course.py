@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,13 +32,18 @@ _MOST_KNOTS = 17
 """Steps up to which it is said how the time is spread over those that are left."""
 
 
+_FAR = 1e9
+"""So many times as far as its end a run is taken to have gone on at its last pace."""
+
+
 class RunCourse(NamedTuple):
-    """How long an ended run took for its steps, without stops, evaluations and checkpoints."""
+    """How long an ended run took for its steps, without stops, evaluations and checkpoints; beyond its end at its last
+    pace."""
 
     steps: FloatArray
-    """(n + 1,) increasing, from 0."""
+    """(n + 2,) increasing, from 0; the last but one is its end."""
     seconds: FloatArray
-    """(n + 1,) from the first step to each of these."""
+    """(n + 2,) from the first step to each of these."""
 
     @classmethod
     def of(cls, steps: Sequence[float], seconds_per_step: Sequence[float]) -> RunCourse | None:
@@ -47,29 +52,24 @@ class RunCourse(NamedTuple):
         return _course_of(tuple(steps), tuple(seconds_per_step))
 
     def until(self, steps: FloatArray) -> FloatArray:
-        """(m,) seconds from its first step to each of these; beyond its end at its last pace."""
-        beyond = np.maximum(steps - self.steps[-1], 0.0)
-        last = (self.seconds[-1] - self.seconds[-2]) / (self.steps[-1] - self.steps[-2])
-        found: FloatArray = np.interp(steps, self.steps, self.seconds) + beyond * last
-        return found
-
-    def paces(self, steps: FloatArray) -> FloatArray:
-        """(m,) mean seconds of a step between each two of these (m + 1,), which increase."""
-        found: FloatArray = np.diff(self.until(steps)) / np.diff(steps)
+        """(m,) seconds from its first step to each of these."""
+        found: FloatArray = np.interp(steps, self.steps, self.seconds)
         return found
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _course_of(steps: tuple[float, ...], paces: tuple[float, ...]) -> RunCourse | None:
     at, each = np.array(steps[: len(paces)], dtype=np.float64), np.array(paces[: len(steps)], dtype=np.float64)
     if len(at) < 2 or not (np.isfinite(at).all() and np.isfinite(each).all()):
         return None
-    middles = (at[1:] + at[:-1]) / 2.0
-    borders = np.concatenate([[0.0], middles, [2.0 * at[-1] - middles[-1]]])
-    if not ((np.diff(borders) > 0).all() and (each > 0).all()):
-        return None
-    seconds = np.concatenate([[0.0], np.cumsum(np.diff(borders) * each)])
-    return RunCourse(borders, seconds) if np.isfinite(seconds).all() else None
+    with np.errstate(over="ignore"):
+        middles = (at[1:] + at[:-1]) / 2.0
+        end = 2.0 * at[-1] - middles[-1]
+        borders = np.concatenate([[0.0], middles, [end, _FAR * end]])
+        parts = np.diff(borders)
+        seconds = np.concatenate([[0.0], np.cumsum(parts * np.append(each, each[-1]))])
+    is_course = (parts > 0).all() and (each > 0).all() and np.isfinite(borders).all() and np.isfinite(seconds).all()
+    return RunCourse(borders, seconds) if is_course else None
 
 
 class CourseToCome(NamedTuple):
@@ -106,21 +106,28 @@ class Measured(NamedTuple):
 
 
 def course_to_come(
-    runs: Sequence[RunCourse], step: float, total: float, measured: Measured, sigma: float
+    runs: Sequence[RunCourse], step: float, total: float, measured: Measured, sigma_of: Callable[[float], float]
 ) -> CourseToCome:
     """How a run goes on from `step` to its end at `total`, beyond it, by ended ones.
 
-    `measured`: at least one part; `sigma`: of the logarithm of its mean pace by its present one, as it is without any.
+    `measured`: at least one part; `sigma_of`: of the logarithm of the mean pace by the present one, as it is without
+    any, of a run that has trained for so many seconds.
     """
     steps = np.linspace(step, total, _MOST_KNOTS)
-    if not runs or not (np.diff(steps) > 0).all():
+    if not runs or not (steps[1:] > steps[:-1]).all():
         return AS_MEASURED
-    present = np.array([_present_pace(run, measured) for run in runs])
-    logs = [math.log(pace) for pace in (np.array([run.paces(steps[[0, -1]])[0] for run in runs]) / present).tolist()]
-    part, mean, doubt = _believed(logs, sigma)
+    asked, n_parts = np.concatenate([steps, measured.begins, measured.ends]), len(measured.ends)
+    until = np.array([run.until(asked) for run in runs])  # (r, 17 + 2 n)
+    took = until[:, -n_parts:] - until[:, -2 * n_parts : -n_parts]
+    if not ((took > 0).all() and (until[:, 1:_MOST_KNOTS] > until[:, : _MOST_KNOTS - 1]).all()):
+        return AS_MEASURED  # so far beyond their ends that numbers have no room for a step
+    present = _present_paces((measured.ends - measured.begins) / took, measured)
+    until = until[:, :_MOST_KNOTS]
+    logs = np.log((until[:, -1] - until[:, 0]) / (total - step) / present).tolist()
+    part, mean, doubt = _believed(logs, sigma_of(math.fsum(until[:, 0].tolist()) / len(runs)))
     if part <= 0.0:
         return AS_MEASURED
-    relative = np.array([run.paces(steps) for run in runs]) / present[:, None]
+    relative = (until[:, 1:] - until[:, :-1]) / (steps[1:] - steps[:-1]) / present[:, None]
     local = np.exp(part * np.clip(np.log(relative), -_MOST_LOG, _MOST_LOG).mean(axis=0))
     made = np.concatenate([[0.0], np.cumsum(local)])
     even = step + (total - step) * made / made[-1]
@@ -129,13 +136,13 @@ def course_to_come(
     return CourseToCome(math.exp(part * mean), doubt, tuple(knots))
 
 
-def _present_pace(run: RunCourse, measured: Measured) -> float:
-    """Seconds of a step of an ended run where that of the present one was measured, made of its parts in the same
-    way."""
-    speeds = (measured.ends - measured.begins) / (run.until(measured.ends) - run.until(measured.begins))
+def _present_paces(speeds: FloatArray, measured: Measured) -> FloatArray:
+    """(r,) seconds of a step of ended runs where that of the present one was measured, by their `speeds` (r, n) in its
+    parts, made of these in the same way."""
     if measured.is_median:
-        return 1.0 / weighted_median(speeds, measured.weights)
-    return math.exp(-float(np.average(np.log(speeds), weights=measured.weights)))
+        return np.array([1.0 / weighted_median(each, measured.weights) for each in speeds])
+    found: FloatArray = np.exp(-(np.log(speeds) @ measured.weights) / measured.weights.sum())
+    return found
 
 
 def _believed(logs: Sequence[float], sigma: float) -> tuple[float, float, float]:

@@ -97,6 +97,12 @@ _TRUST_IN_OLD = 0.3
 """Weight of a measurement from before a change: its share of computing and sending is no longer quite the same."""
 
 
+def may_have_changed(speeds: FloatArray) -> bool:
+    """Whether speeds (n,) of one size are far enough apart for a change; of those that are not, `present_speeds` finds
+    none."""
+    return not np.max(speeds) < np.min(speeds) * np.exp(_LEAST_CHANGE)
+
+
 class PresentSpeeds(NamedTuple):
     """Arrays (n,), in the order of the measurements."""
 

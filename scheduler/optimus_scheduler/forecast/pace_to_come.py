@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from optimus_models.speed.course import AS_MEASURED, CourseToCome, Measured, RunCourse, course_to_come
-from optimus_models.speed.measurements import present_speeds
+from optimus_models.speed.measurements import may_have_changed, present_speeds
 from optimus_scheduler.forecast.speed_fits import with_counts_aside
 from optimus_scheduler.forecast.time_left import Habits
 from optimus_scheduler.model import EndedJob, Interval, Job, SpeedSample
@@ -30,9 +30,11 @@ def pace_to_come(job: Job, total: Interval | None, settings: Settings) -> Course
     measured = _measured(job, settings) if runs else None
     if measured is None:
         return AS_MEASURED
-    step = float(job.step)
-    seen = math.fsum(run.until(np.array([step])).item() for run in runs) / len(runs)
-    return course_to_come(runs, step, total.mean, measured, Habits(running_seconds=seen).drift)
+    return course_to_come(runs, float(job.step), total.mean, measured, _sigma)
+
+
+def _sigma(seconds: float) -> float:
+    return Habits(running_seconds=seconds).drift
 
 
 def _course(job: Job, ended: EndedJob) -> RunCourse | None:
@@ -66,7 +68,7 @@ def _measured(job: Job, settings: Settings) -> Measured | None:
     begins, ends, own = zip(*parts, strict=True)
     at, speeds = np.array([each.at for each in own]), np.array([each.steps_per_second for each in own])
     one = np.ones(len(own))
-    trust = present_speeds(one, one, speeds, at).weights
+    trust = present_speeds(one, one, speeds, at).weights if may_have_changed(speeds) else one
     exactness = np.array([min(each.n_steps / settings.full_weight_steps, 1.0) for each in own])
     weights = exactness * np.exp2(-np.minimum((at.max() - at) / settings.sample_half_life_seconds, 50.0))
     weights = np.where(np.isfinite(weights) & (weights > 0) & (trust == trust.max()), weights, 0.0)
