@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models import SpeedModel
 from optimus_models.history import FloatArray
-from optimus_models.speed.measurements import present_speeds
+from optimus_models.speed.measurements import may_have_changed, present_speeds
 
 SIZES = np.array([(1, 1), (2, 1), (2, 2), (4, 2), (4, 4)], dtype=np.float64)
 
@@ -44,6 +44,13 @@ def test_without_a_change_measurements_are_left_alone(seed: int, n_after: int, n
     present = present_speeds(w, p, speeds, at)
     np.testing.assert_allclose(present.speeds, speeds)
     assert np.all(present.weights == 1.0)
+
+
+@given(st.lists(st.floats(1e-3, 1e3) | st.floats(1.0, 1.3), min_size=1, max_size=8))
+def test_speeds_of_one_size_that_are_too_close_for_a_change_have_none(speeds: list[float]) -> None:
+    one = np.ones(len(speeds))
+    found = present_speeds(one, one, np.array(speeds), np.arange(len(speeds), dtype=np.float64))
+    assert may_have_changed(np.array(speeds)) or (found.weights == 1.0).all()
 
 
 def test_one_slow_interval_is_no_change() -> None:

@@ -123,12 +123,12 @@ def course_to_come(
         return AS_MEASURED  # so far beyond their ends that numbers have no room for a step
     present = _present_paces((measured.ends - measured.begins) / took, measured)
     until = until[:, :_MOST_KNOTS]
-    logs = np.log((until[:, -1] - until[:, 0]) / (total - step) / present).tolist()
+    logs = (np.log((until[:, -1] - until[:, 0]) / (total - step)) - present).tolist()
     part, mean, doubt = _believed(logs, sigma_of(math.fsum(until[:, 0].tolist()) / len(runs)))
     if part <= 0.0:
         return AS_MEASURED
-    relative = (until[:, 1:] - until[:, :-1]) / (steps[1:] - steps[:-1]) / present[:, None]
-    local = np.exp(part * np.clip(np.log(relative), -_MOST_LOG, _MOST_LOG).mean(axis=0))
+    relative = np.log((until[:, 1:] - until[:, :-1]) / (steps[1:] - steps[:-1])) - present[:, None]
+    local = np.exp(part * np.clip(relative, -_MOST_LOG, _MOST_LOG).mean(axis=0))
     made = np.concatenate([[0.0], np.cumsum(local)])
     even = step + (total - step) * made / made[-1]
     knots = list(zip(steps.tolist(), even.tolist(), strict=True))
@@ -137,11 +137,11 @@ def course_to_come(
 
 
 def _present_paces(speeds: FloatArray, measured: Measured) -> FloatArray:
-    """(r,) seconds of a step of ended runs where that of the present one was measured, by their `speeds` (r, n) in its
-    parts, made of these in the same way."""
+    """(r,) logarithms of the seconds of a step of ended runs where that of the present one was measured, by their
+    `speeds` (r, n) in its parts, made of these in the same way."""
     if measured.is_median:
-        return np.array([1.0 / weighted_median(each, measured.weights) for each in speeds])
-    found: FloatArray = np.exp(-(np.log(speeds) @ measured.weights) / measured.weights.sum())
+        return -np.log([weighted_median(each, measured.weights) for each in speeds])
+    found: FloatArray = -(np.log(speeds) @ measured.weights) / measured.weights.sum()
     return found
 
 
