@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def test_remaining_time_has_a_line_per_number_of_servers_and_units() -> None:
 
 def review_point(step: int, seconds: float | None, true: float) -> dict[str, Any]:
     left = None if seconds is None else interval(seconds, 0.8 * seconds, 1.2 * seconds)
-    return {"step": step, "remaining_seconds": left, "true_remaining_seconds": true}
+    at = (datetime.fromisoformat(builders.finished_job()["created_at"]) + timedelta(seconds=90.0 - true)).isoformat()
+    return {"at": at, "step": step, "remaining_seconds": left, "true_remaining_seconds": true}
 
 
 @pytest.mark.parametrize("n_points", [0, 1, 3])
@@ -69,6 +71,8 @@ def test_after_the_end_the_picture_is_of_what_was_measured_and_came(n_points: in
     if n_points:
         assert drawn["actual"] == [point["true_remaining_seconds"] for point in review]
         assert drawn["predicted"] == [point["remaining_seconds"]["mean"] for point in review]
+        times = np.asarray(time.get_lines()[0].get_xdata()).tolist()
+        assert times == [90.0 - point["true_remaining_seconds"] for point in review], "also while it waits, at step 0"
     assert png_size(saved(figure, tmp_path))[1] > 400
 
 

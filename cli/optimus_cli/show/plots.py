@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from optimus_cli.bodies import AllocationPoint, CurvePoint, Interval, Job, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.errors import CliError
+from optimus_cli.show import wording
 from optimus_cli.show.palette import BLACK, marker, series
 
 DPI = 144
@@ -264,24 +265,25 @@ def what_came(job: Job, predictions: Predictions) -> Figure:
     _draw_predictions(steps, run, series(0))
     steps.set_ylabel("predicted total steps")
     outcome = predictions["outcome"]
-    _draw_time_left(time, [] if outcome is None else outcome["review"], series(0))
+    _draw_time_left(time, job, [] if outcome is None else outcome["review"], series(0))
     return figure
 
 
-def _draw_time_left(axes: Axes, review: Sequence[ReviewPoint], colour: str) -> None:
-    """What was left by prediction, and what was left in fact."""
+def _draw_time_left(axes: Axes, job: Job, review: Sequence[ReviewPoint], colour: str) -> None:
+    """What was left by prediction, and what was left in fact, over time: a job that waits makes no steps."""
     plain(axes)
     known = [(point, left) for point in review if (left := point["remaining_seconds"]) is not None]
     if known:
-        steps = [point["step"] for point, _ in known]
+        submitted = wording.moment(job["created_at"])
+        times = [(wording.moment(point["at"]) - submitted).total_seconds() for point, _ in known]
         band = _band([left for _, left in known])
-        axes.fill_between(steps, *band, color=colour, alpha=0.25, linewidth=0, label="80 % interval")
-        axes.plot(steps, [left["mean"] for _, left in known], ".-", color=colour, linewidth=1.5, label="predicted")
+        axes.fill_between(times, *band, color=colour, alpha=0.25, linewidth=0, label="80 % interval")
+        axes.plot(times, [left["mean"] for _, left in known], ".-", color=colour, linewidth=1.5, label="predicted")
         came = [point["true_remaining_seconds"] for point, _ in known]
-        axes.plot(steps, came, color=BLACK, linewidth=1, linestyle="--", label="actual")
+        axes.plot(times, came, color=BLACK, linewidth=1, linestyle="--", label="actual")
         axes.set_ylim(0, 2.0 * max(*came, float(np.median([left["mean"] for _, left in known]))))
         axes.legend(frameon=False, fontsize=8)
     else:
         _say_nothing_known(axes, "no time left was predicted")
-    axes.set_xlabel("step")
-    axes.set_ylabel("time left (seconds)")
+    axes.set_xlabel("time since its submission (s)")
+    axes.set_ylabel("time left (s)")
