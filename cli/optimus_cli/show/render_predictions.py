@@ -227,7 +227,8 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -
         yield review(outcome)
     measured = [point for point in predictions["speeds"] if point["measured"] is not None]
     if measured:
-        yield Text("\nSpeeds measured, and fitted to them and to those of ended jobs like it", style="bold")
+        how = "measured, in the mean over its life; fitted, to its newest ones and to those of ended jobs like it"
+        yield Text(f"\nSpeeds: {how}", style="bold")
         yield _measured_table(measured)
 
 

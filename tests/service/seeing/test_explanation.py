@@ -43,7 +43,7 @@ from optimus_service.api.jobs.explanation import _WARNINGS
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.explanations.queue import ORDERS, in_queue
+from optimus_service.insight.explanations.queue import ORDERS, Queued, in_queue
 from optimus_service.insight.explanations.start_and_end import started_with_ends
 from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
@@ -592,8 +592,11 @@ _ASK_OF_PRIORITY = " What a higher priority would do is told by `optimus set job
 def test_a_job_that_nothing_but_ends_of_others_helps_is_told_how_many_go_first(behind: Behind, told: str) -> None:
     decision = a_decision(reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     case = Case(job=a_record(wanted=NOTHING), decision=decision, now=10.0, gives_more=(), behind=behind)
-    asks = "" if behind.waiting == 0 else _ASK_OF_PRIORITY
-    assert explanation_of(case).what_would_change_it == f"{told}{asks}"
+    assert explanation_of(case).what_would_change_it == told, "no dry run can say when it would start"
+    if behind.waiting:
+        known = answers.Interval(mean=9.0, low=5.0, high=12.0)
+        queue = [Queued(behind.waiting + 1, case.job, decision, known)]
+        assert explanation_of(replace(case, queue=queue)).what_would_change_it == f"{told}{_ASK_OF_PRIORITY}"
     keeps = explanation_of(a_running_case(gives_more=(), loses_to=NOTHING, behind=behind)).what_would_change_it
     start = "As things are now, the next round would pause it. "
     assert keeps == start + told.replace("start now", "keep what it has now")

@@ -296,14 +296,17 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         still = f" It would get still more with {any_of(case.gives_more)}." if case.gives_more else ""
         return f"{mend}{itself}{still}"
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None, behind)
-    queued = "" if case.gives_more else _of_its_priority(case.job, words, behind)
+    queued = "" if case.gives_more else _of_its_priority(case, words, behind)
     return f"{mend}{_by_itself(case, words)}{more}{queued}{_of_its_script(case, reason)}"
 
 
-def _of_its_priority(job: JobRecord, words: Explanation, behind: Behind | None) -> str:
+def _of_its_priority(case: Case, words: Explanation, behind: Behind | None) -> str:
     """Where to ask what a higher priority does in the queue: a look ahead tells, and takes longer than an explanation
-    may."""
+    may. Not where that cannot say when it starts, either."""
     if behind is None or not words.allocation.is_empty or behind.waiting == 0:
+        return ""
+    job = case.job
+    if all(each.job.id != job.id or each.start is None for each in case.queue):
         return ""
     raised = f"optimus set {job.id} --priority {2.0 * job.asked.priority:g} --dry-run"
     return f" What a higher priority would do is told by `{raised}`."
