@@ -1848,7 +1848,7 @@ def test_of_a_job_that_goes_on_since_the_look_neither_its_end_nor_a_start_behind
     hung, waits = a_record("hung", **runs), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
     pace, steps = dict.fromkeys(("mean", "low", "high"), 2.0), {"mean": 500.0, "low": 400.0, "high": 600.0}
     said: dict[str, Any] = {"total_steps": steps, "seconds_per_step": pace, "rule": "max_steps"}
-    looked = ExpectedTimesRecord(job_id="hung", at=10.0, valid_until=99.0, start=None, end=None)
+    looked = ExpectedTimesRecord(job_id="hung", at=10.0, valid_until=99.0, start=None, end=None, steps_left=250.0)
     size = {"allocation": Allocation(1, 1), "previous": Allocation(1, 1)}
     its = replace(a_decision("hung", **size, forecast=a_forecast(**said)), expected=looked)
     behind = replace(a_decision("waits", allocation=NOTHING), expected=replace(looked, job_id="waits"))
@@ -1857,6 +1857,9 @@ def test_of_a_job_that_goes_on_since_the_look_neither_its_end_nor_a_start_behind
     assert told.expected.finish_seconds is None
     words = "When it ends is told by the next look at the queue: at the last one nothing told whether it goes on."
     assert words in told.sentences
+    unmeasured = replace(its, expected=replace(looked, steps_left=None))
+    told = explanation_of(Case(job=hung, decision=unmeasured, now=12.0, others=others))
+    assert words not in told.sentences, "nothing is known of its speed: the next look knows no more"
     case = Case(job=waits, decision=behind, now=12.0, decisions=decisions, others=others)
     assert any("hung (hung) may be in its way" in each for each in explanation_of(case).sentences)
     unknown = replace(its, forecast=a_forecast())

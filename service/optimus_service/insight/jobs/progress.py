@@ -305,13 +305,14 @@ def _is_without_end(job: JobRecord, still: Standstills) -> bool:
 
 
 def was_without_end(job: JobRecord, decision: DecisionRecord | None, now: float) -> bool:
-    """Whether the newest look at the queue took a job with tasks and a known length for one of which nothing tells
-    whether it goes on. It tells no start behind the job; and of the job no end is told before the next look, either."""
+    """Whether the newest look at the queue took a job with tasks, whose length and speed it knew, for one of which
+    nothing tells whether it goes on. It tells no start behind the job; and of the job no end is told before the next
+    look, either."""
     found = None if decision is None else decision.expected
     if decision is None or found is None or now > found.valid_until or job.waits or found.start or found.end:
         return False
     end = End.of(decision.forecast)
-    if end is None or end.is_guessed:
+    if end is None or end.is_guessed or not found.steps_left:
         return False
     return decision.is_without_end or decision.at <= found.at
 
