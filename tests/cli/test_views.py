@@ -568,7 +568,10 @@ NO_SIZE = {"workers": 0, "servers": 0, "gpu_type": None}
             "waiting",
             id="before a retry",
         ),
-        pytest.param({}, "not known yet how long its steps take", "learning", id="of unknown speed"),
+        pytest.param(
+            {"steps_per_second": None}, "not known yet how long its steps take", "learning", id="of unknown speed"
+        ),
+        pytest.param({}, "not known yet: its speed is being measured", "learning", id="of a speed of its first steps"),
         pytest.param({"remaining_steps": None}, "not known yet how much is left", "learning", id="of unknown length"),
     ],
 )

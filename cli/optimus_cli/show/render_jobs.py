@@ -200,7 +200,8 @@ def _unknown_time(job: Job) -> str:
     if job["state"] in BEFORE_TASKS and not job["wanted"]["workers"] and not starts_in(job):
         return f"not known yet when it {goes}"
     if job["remaining_steps"] is not None:
-        return "not known yet how long its steps take"
+        told = job["steps_per_second"] is not None
+        return "not known yet: its speed is being measured" if told else "not known yet how long its steps take"
     return "not known yet how much is left"
 
 
