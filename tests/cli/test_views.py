@@ -480,6 +480,10 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     kept = " ".join(shown(render_predictions.prediction(same, builders.predictions())).split())
     assert "*: the present size." in kept
     assert "time left at that size, with stops, evaluations and checkpoints as often as until now" in kept
+    more = "The time left above counts waiting, later changes of size and jobs that may still be submitted, too."
+    assert more in kept
+    left = builders.predictions(remaining_seconds=builders.interval(300.0, 200.0, 500.0))
+    assert more not in " ".join(shown(render_predictions.prediction(same, left)).split())
 
 
 @pytest.mark.parametrize("still", [None, "no step came for 37 s, where one took 0.065 s"])

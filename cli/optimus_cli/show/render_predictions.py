@@ -158,12 +158,27 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     money_too = " and the cost to finish" if cost is not None else ""
     cell = "Each cell: time left at that size, with stops, evaluations and checkpoints as often as until now"
     yield Text(f"{cell}; below, its steps per second while it trains{money_too}; *: {_present(job)}.", style="dim")
+    if _is_told_otherwise(job, predictions):
+        yield Text(
+            "The time left above counts waiting, later changes of size and jobs that may still be submitted, too.",
+            style="dim",
+        )
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
         yield Text(f"(no): beyond {', '.join(beyond)}. What other jobs hold is not counted.", style="dim")
     if cost is not None and cost["worth_considering"]:
         yield Text("\nNo other size is both faster and cheaper", style="bold")
         yield _choices(cost["worth_considering"][:MOST_CHOICES])
+
+
+def _is_told_otherwise(job: Job, predictions: Predictions) -> bool:
+    """Whether the time left that is told is another one than that at its present size."""
+    left, size = predictions["remaining_seconds"], (job["running"]["workers"], job["running"]["servers"])
+    here = next((each for each in predictions["speeds"] if (each["workers"], each["servers"]) == size), None)
+    at_size = None if here is None else here["remaining_seconds"]
+    if left is None or at_size is None:
+        return False
+    return wording.duration(left["mean"]) != wording.duration(at_size["mean"])
 
 
 def _present(job: Job) -> str:
