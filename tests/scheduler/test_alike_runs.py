@@ -68,6 +68,20 @@ def test_one_run_says_little_and_none_nothing() -> None:
     assert steps_of_alike_runs(job(ended("run", 12.0)), None) is None, "nothing is known of an epoch"
 
 
+def test_a_count_that_arguments_name_is_as_sure_as_all_runs_that_kept_to_it() -> None:
+    """One of them had the same arguments: alone it would say little."""
+    runs = [ended(f"run-{n}", float(n), ("--epochs", str(n))) for n in (10, 12, 14, 20)]
+    asks = job(*runs)
+    asks = replace(asks, spec=replace(asks.spec, arguments=("--epochs", "20")))
+    found = steps_of_alike_runs(asks, 10.0)
+    assert found is not None
+    assert (found.low, found.mean, found.high) == pytest.approx((200.0, 200.0, 200.0))
+    early = job(*runs, ended("early", 15.0, ("--epochs", "16")))
+    found = steps_of_alike_runs(replace(early, spec=asks.spec), 10.0)
+    assert found is not None
+    assert (found.low, found.mean, found.high) == pytest.approx((100.0, 200.0, 400.0)), "one ended before its count"
+
+
 @pytest.mark.parametrize(
     ("theirs", "before", "once_it_trains"),
     [

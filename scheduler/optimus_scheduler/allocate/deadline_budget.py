@@ -126,7 +126,8 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
             )
         if (needed := _least_by_alike_runs(outlook, capacity)) is not None and needed > left:
             missed = f"Its deadline at {instant_words(deadline)} {_HARDLY}"
-            note = f"{missed}: by runs like it, it takes {time_words(needed)} or more with a probability of 90 %."
+            takes = f"its fastest size takes {time_words(needed)} or more, without its start"
+            note = f"{missed}: by runs like it, {takes}, with a probability of 90 %."
             return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
         note = f"Too little of it is measured to choose its size by its deadline at {instant_words(deadline)}."
         return replace(_reported(limits, None, note), claim=outlook.minimum)

@@ -25,8 +25,8 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     none has ended, or epochs are told and nothing is known of one.
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
-    doubled. Of a script those with the same arguments; where there are none, those that made as many as one of their
-    arguments says, as if they had made as many as the job's says; else by how much others differed. Of a job that
+    doubled. Of a script all, where they made as many as one of their arguments says, as if they had made as many as the
+    job's says; else those with the same arguments; where there are none, by how much others differed. Of a job that
     a loss or a figure is to end, see `_steps_under`. Runs that a rule ended which the job has not say only that it
     takes longer (`censoring`): None where all did.
     """
@@ -47,10 +47,11 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     if not whole or not steps_per_epoch:
         return None
     alike = [length for arguments, length in lengths if arguments == job.spec.arguments]
-    if any(length.is_whole for length in alike):
-        by_runs = _by_alike(alike)
-    elif not alike and (count := _named(job.spec.arguments, whole)) is not None:
+    is_repeated, count = any(length.is_whole for length in alike), _named(job.spec.arguments, whole)
+    if count is not None and (is_repeated or not alike):  # all runs tell of it, not these alone
         by_runs = _by_alike([Length(math.log(count), is_whole=True)] * len(whole))
+    elif is_repeated:
+        by_runs = _by_alike(alike)
     else:
         mean, sigma = predicted(job.spec.arguments, whole)
         middle, low, high = (math.exp(mean + sigma * reach) for reach in (0.0, -REACH, REACH))

@@ -26,11 +26,17 @@ def span(seconds: answers.Interval) -> str:
 
 
 def by_deadline(
-    left: answers.Interval | None, until_due: float, *, has_begun: bool, is_said_missed: bool = False
+    left: answers.Interval | None,
+    until_due: float,
+    *,
+    has_begun: bool,
+    is_said_missed: bool = False,
+    is_claimed: bool = False,
 ) -> list[str]:
     """Whether a job that ends in `left` seconds meets a deadline in `until_due` seconds; nothing where its end is not
     known, or a mere limit. Of one that has not `has_begun` no step is measured: it is judged by its bounds alone.
-    `is_said_missed`: its decision says so already, by what it would take at any size; then nothing else is said."""
+    `is_said_missed`: its decision says so already, by what it would take at any size; then nothing else is said.
+    `is_claimed`: its size is chosen to meet it."""
     if left is None or left.high is None or (left.low or 0.0) >= left.high or is_limit(left.mean, left.low, left.high):
         return []
     if is_said_missed and left.mean <= until_due:
@@ -39,7 +45,10 @@ def by_deadline(
         return ["By this it will probably meet its deadline."]
     if not has_begun and not is_said_missed and (left.low or 0.0) <= until_due:
         return ["By this it may meet or miss its deadline: no step of it is measured yet."]
-    return [f"By this it {'will probably' if left.mean > until_due else 'may'} miss its deadline."]
+    if left.mean <= until_due:
+        return ["By this it may miss its deadline."]
+    claimed = ["Its size is chosen by its steps and speed alone: its start, stops and doubts are counted here, too."]
+    return ["By this it will probably miss its deadline.", *(claimed if is_claimed else [])]
 
 
 def size(allocation: answers.Allocation) -> str:

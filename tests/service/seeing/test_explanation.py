@@ -779,6 +779,17 @@ def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told
     assert f"By this it {told} its deadline." in found.sentences
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(38.0, True), (45.0, False), (100.0, False)])
+def test_where_a_size_is_chosen_for_a_deadline_that_is_missed_it_is_said_why(seconds: float, is_told: bool) -> None:
+    running = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
+    end = Interval(40.0, 30.0, 60.0)
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=end)
+    decision = replace(a_decision(reason=Reason.MEETING_DEADLINE, forecast=A_LIMIT), expected=times)
+    told = explanation_of(Case(job=running, decision=decision, now=10.0)).sentences
+    why = "Its size is chosen by its steps and speed alone: its start, stops and doubts are counted here, too."
+    assert (why in told) is is_told
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [

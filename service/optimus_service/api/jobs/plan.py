@@ -14,7 +14,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
-from optimus_scheduler.model import Interval, Quota
+from optimus_scheduler.model import Interval, Quota, Reason
 from optimus_scheduler.model.format import lasted, money_words, time_words
 from optimus_scheduler.quota_words import quotas_told
 from optimus_service.api.access.callers import Caller
@@ -285,7 +285,10 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
         return []
     is_missed = says_it_is_missed(previewed.decision.message)
     until_due = said.at.timestamp() - now
-    sentences = by_deadline(_interval(previewed.left), until_due, has_begun=False, is_said_missed=is_missed)
+    is_claimed = previewed.decision.reason is Reason.MEETING_DEADLINE
+    sentences = by_deadline(
+        _interval(previewed.left), until_due, has_begun=False, is_said_missed=is_missed, is_claimed=is_claimed
+    )
     if said.answer == "promised":
         return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
     if NO_END_HELPS in previewed.decision.message:

@@ -409,7 +409,13 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if due is not None and due > case.now:
         has_begun = _has_begun(case)
         is_missed = case.decision is not None and says_it_is_missed(case.decision.message)
-        meets += by_deadline(expected.finish_seconds, due - case.now, has_begun=has_begun, is_said_missed=is_missed)
+        meets += by_deadline(
+            expected.finish_seconds,
+            due - case.now,
+            has_begun=has_begun,
+            is_said_missed=is_missed,
+            is_claimed=case.decision is not None and case.decision.reason == Reason.MEETING_DEADLINE,
+        )
     if case.job.is_tracked:  # no round changes its size
         return [f"{ends}.", *meets]
     if expected.computed_at is None:
