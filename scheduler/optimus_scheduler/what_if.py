@@ -757,9 +757,7 @@ def _of_others(
         yield _of_ends(snapshot, [each.id for each in holding[:count]], names, present)
     if len(holding) > _MOST_TOGETHER:
         ids = frozenset(each.id for each in holding)
-        yield Change(
-            "the ends of all jobs with tasks together", _without(snapshot, ids, present), _OTHERS_TOGETHER, ids
-        )
+        yield _ending("the ends of all jobs with tasks together", snapshot, ids, present, _OTHERS_TOGETHER)
     if 1 < len(holding) == len(others):
         ids = frozenset(each.id for each in others)
         yield _ending("the ends of all other jobs", snapshot, ids, present, _OTHERS_TOGETHER)
