@@ -731,13 +731,17 @@ def test_a_change_of_size_after_the_last_step_ends_the_job(
         "    if os.environ['RANK'] == '0':\n"
         "        print(f'step {step}/40 loss {1 / step:.3f}', flush=True)\n"
         "    time.sleep(0.02)\n"
-        f"saved.write_text('{41 - steps_again}')\n"
+        "if wait:\n"
+        "    part = pathlib.Path('part')\n"
+        f"    part.write_text('{41 - steps_again}')\n"
+        "    part.rename(saved)  # whole at once: each of two processes reads it\n"
         "while wait:\n"
         "    time.sleep(0.05)\n"
     )
     job = make_script_job("torchrun", str(script))
     job.scale(worker(0))
     job.wait_for_step(40)
+    job.wait_for("what the script saves", (tmp_path / "saved").exists)
     job.scale(worker(0), worker(1))
     result = job.wait_for_result()
     assert (result["outcome"], result["step"]) == ("succeeded", 40)
