@@ -32,7 +32,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.ahead.queue import Stalled
+from optimus_scheduler.ahead.queue import Hindrances, Stalled
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.end import Ends
 from optimus_scheduler.forecast.fits import Fits
@@ -62,7 +62,7 @@ from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import Observer
-from optimus_service.observe.standstills import NewestStandstills, without_end
+from optimus_service.observe.standstills import NewestStandstills, silent_jobs, without_end
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -285,10 +285,14 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     def stalled(*, with_unheard: bool = False) -> Stalled:
         return without_end(still.at(repository, clock(), listens_since), with_unheard=with_unheard)
 
+    def hindrances(*, with_unheard: bool = False) -> Hindrances:
+        now = clock()
+        return Hindrances(stalled(with_unheard=with_unheard), now, silent_jobs(repository, now, listens_since))
+
     def told(made: Sequence[PredictionRecord]) -> list[PredictionRecord]:
         return told_predictions(repository, made, clock(), listens_since)
 
-    ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled, told)
+    ahead = make_queue_ahead(settings, forecaster, metrics, known.past, hindrances, told)
     if machine.make_cluster is not None:
         cluster = machine.make_cluster(settings, clock)
     else:
@@ -328,7 +332,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, known, cluster, clock, unsaid),
+        preview=make_preview(settings, repository, known, cluster, clock, partial(hindrances, with_unheard=True)),
         finished_runs=known.finished_runs,
         clock=clock,
         still=still,
@@ -403,12 +407,12 @@ def make_queue_ahead(
     forecaster: Overheard,
     metrics: Metrics,
     past: PastJobs,
-    stalled: Callable[[], Stalled] = dict,
+    hindrances: Callable[[], Hindrances] = Hindrances,
     told: Told = list,
 ) -> QueueAhead:
     """What simulates the queue forward. `forecaster`: that of the rounds; all that follows: see `QueueAhead`."""
     policy, period = policy_named(settings.policy), settings.round_seconds
-    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, past, stalled, told)
+    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, past, hindrances, told)
 
 
 def make_preview(
@@ -417,16 +421,16 @@ def make_preview(
     known: Known,
     cluster: Cluster,
     clock: Callable[[], float],
-    stalled: Callable[[], Stalled] = dict,
+    hindrances: Callable[[], Hindrances] = Hindrances,
 ) -> Preview:
-    """What says what a job would get. It has planners of its own: requests must not delay rounds. `stalled`: see
+    """What says what a job would get. It has planners of its own: requests must not delay rounds. `hindrances`: see
     `QueueAhead`."""
     policy = policy_named(settings.policy)
 
     def foresee() -> Foresight:
         forecaster = Overheard(RememberingForecaster(known.fits, known.ends))
         planner = make_planner(policy, settings, forecaster)
-        return Foresight(planner, forecaster, policy, settings.scheduling, known.past, stalled)
+        return Foresight(planner, forecaster, policy, settings.scheduling, known.past, hindrances)
 
     return Preview(cluster, make_observer(settings, repository, known), foresee, clock)
 

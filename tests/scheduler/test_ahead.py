@@ -22,7 +22,16 @@ from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, earliest_starts
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
-from optimus_scheduler.ahead.queue import Arrival, ExpectedCut, ExpectedTimes, Queue, Work, as_fresh, rest_of_life
+from optimus_scheduler.ahead.queue import (
+    Arrival,
+    ExpectedCut,
+    ExpectedTimes,
+    Hindrances,
+    Queue,
+    Work,
+    as_fresh,
+    rest_of_life,
+)
 from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.allocate import allocate
@@ -1035,13 +1044,34 @@ def test_a_start_with_a_doubtful_end_is_told_for_the_time_of_that_end() -> None:
         assert start.mean - NOW == pytest.approx(end.mean - NOW, rel=0.02)
 
 
+def test_who_waits_starts_with_another_end_where_the_first_to_end_is_late_with_its_step() -> None:
+    """The one would end after 3 s and has told no step for 40 s now, the other one ends after 60 s."""
+    late = replace(a_script("late", 1, 23, has=True), step=20)
+    waits = a_script("waits", 1, 100, has=False)
+    queue = a_queue(late, a_script("long", 1, 60, has=True), waits, cpu=2.0)
+    for silent, has_moved in ((1.5, False), (40.0, True)):
+        hindrances = Hindrances(at=NOW + silent, silent_since={"late": NOW})
+        found = looked(queue.with_hindrances(hindrances))
+        start, end = found["waits"].start, found["late"].end
+        assert start is not None
+        assert end is not None
+        if has_moved:
+            assert NOW + 45.0 < start.mean < NOW + 70.0
+            assert end.mean > NOW + 70.0, "as long again as it is late already"
+            assert end.low < NOW + 50.0
+            assert found["waits"].awaited["long"] > 0.3
+        else:
+            assert start.mean < NOW + 10.0
+            assert end.mean < NOW + 10.0
+
+
 def test_who_waits_may_start_when_a_job_fails_again_where_its_last_try_did() -> None:
     """It fails 40 s from now, or passes that step; the next end that is known comes after 209 s."""
     fails = replace(a_script("fails", 1, 200, has=True), step=20)
     waits = a_script("waits", 1, 100, has=False)
     queue = a_queue(fails, a_script("long", 1, 209, has=True), waits, cpu=2.0)
     unknown = looked(replace(queue, stalled=frozenset({"fails"})))["waits"].start
-    found = looked(queue.with_stalled({"fails": 60}))
+    found = looked(queue.with_hindrances(Hindrances({"fails": 60})))
     start = found["waits"].start
     assert unknown is not None
     assert unknown.low > NOW + 150.0

@@ -33,7 +33,13 @@ from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.end import epoch_steps, has_made_all, may_end_by_curve
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import Habits, after_last_step, less_untold, longer_of, step_seconds
+from optimus_scheduler.forecast.time_left import (
+    Habits,
+    after_last_step,
+    less_untold,
+    longer_of,
+    step_seconds,
+)
 from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 
@@ -201,9 +207,12 @@ def _work(
         remaining = longer_of(remaining, Interval(*(each * speed for each in seconds)))
     elif usual is not None:
         remaining = Interval(*(each + more * speed for each, more in zip(remaining, usual, strict=True)))
-    known = Work.of(less_untold(remaining, untold_steps(outlook, queue)))
+    left = less_untold(remaining, untold_steps(outlook, queue))
     if outlook.forecast.rule == "max_seconds" and remaining.mean == remaining.high:
-        return known._replace(is_until_limit=True)
+        return Work.of(left)._replace(is_until_limit=True)
+    if late := queue.late.get(outlook.id):
+        left = Interval(*(each + more * speed for each, more in zip(left, late, strict=True)))
+    known = Work.of(left)
     habits = Habits(running_seconds=running, course_doubt=outlook.forecast.course.doubt)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), habits))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))

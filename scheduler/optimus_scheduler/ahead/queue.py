@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from optimus_models.speed.course import AS_MEASURED
 from optimus_scheduler.allocate.staying import Room, room_of
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import Habits, given_not_ended
+from optimus_scheduler.forecast.time_left import Habits, given_not_ended, late_seconds
 from optimus_scheduler.model import (
     NOTHING,
     REACH,
@@ -37,6 +38,16 @@ _MADE_UP = 5
 
 Stalled = Mapping[str, int | None]
 """Jobs of which nothing tells whether they go on, by id; and the step by which they may fail, if it is known."""
+
+
+class Hindrances(NamedTuple):
+    """What is known at one moment of jobs that tell no step."""
+
+    stalled: Stalled = MappingProxyType({})
+    at: float = 0.0
+    """POSIX seconds."""
+    silent_since: Mapping[str, float] = MappingProxyType({})
+    """When the newest step came of jobs whose tasks have told some and none since, by id, POSIX seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +75,8 @@ class Queue:
     fails_at: Mapping[str, int] = field(default_factory=dict)
     """The step by which the last try of a job had failed, of those among them that have not passed it in this try: they
     may fail by it again, and leave their room."""
+    late: Mapping[str, Interval] = field(default_factory=dict)
+    """Seconds that jobs make no step, beside those that their steps take, as the next one is late, by id."""
 
     @classmethod
     def after_round(
@@ -81,10 +94,19 @@ class Queue:
         moved = {each.job_id: each.tasks for each in plan.actions if isinstance(each, SetWanted)}
         return cls(*after, arrivals, lengths, snapshot.worker_limits, snapshot.start_ups, moved)
 
-    def with_stalled(self, found: Stalled) -> Queue:
-        """With what is known of standstills."""
-        fails_at = {job_id: at for job_id, at in found.items() if at is not None}
-        return replace(self, stalled=frozenset(found), fails_at=fails_at)
+    def with_hindrances(self, found: Hindrances) -> Queue:
+        """With what is known of jobs that tell no step."""
+        fails_at = {job_id: at for job_id, at in found.stalled.items() if at is not None}
+        late = {}
+        for one in self.outlooks:
+            since = found.silent_since.get(one.id)
+            if since is None or one.id in found.stalled or one.present.is_empty or not one.speeds.is_measured:
+                continue
+            more = late_seconds(found.at - since, max(one.job.report_seconds, 1.0 / pace_of(one, one.present)))
+            if more.mean > 0.0:
+                stood = found.at - max(since, self.now)
+                late[one.id] = Interval(*(stood + each for each in more))
+        return replace(self, stalled=frozenset(found.stalled), fails_at=fails_at, late=late)
 
     @property
     def room(self) -> Room:

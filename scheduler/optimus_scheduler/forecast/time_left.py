@@ -340,6 +340,20 @@ def less_untold(left: Interval, untold: float) -> Interval:
     return Interval(*(max(each - untold, min(each, 1.0) / LINDY) if untold > 0 else each for each in left))
 
 
+_LATE_REPORTS, _LEAST_REPORT_SECONDS = 2.0, 1.0
+"""A step is late when none was told for so many times as usually lie between two that are told; tasks post theirs once
+a second."""
+SOONEST_LATE_SECONDS = _LATE_REPORTS * _LEAST_REPORT_SECONDS
+
+
+def late_seconds(silent: float, usual: float) -> Interval:
+    """Seconds that no further step is told of a job that has told none for `silent` seconds, where it usually tells one
+    each `usual` seconds: as long again as it is late (Lindy's law), as nothing tells whether it evaluates, waits or
+    hangs."""
+    late = max(silent - _LATE_REPORTS * max(usual, _LEAST_REPORT_SECONDS), 0.0)
+    return Interval(late, late / LINDY, late * LINDY)
+
+
 def longer_of(one: Interval, other: Interval) -> Interval:
     """The larger of each of both medians and bounds."""
     return Interval(*map(max, one, other))

@@ -21,7 +21,7 @@ import structlog
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.ahead.look_ahead import expected_steps, untold_steps
-from optimus_scheduler.ahead.queue import Queue, Stalled
+from optimus_scheduler.ahead.queue import Hindrances, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import less_untold
@@ -50,9 +50,10 @@ _LOAD = 0.1
 """Part of one core that looks take at most: after a long one the next waits. Not after one that itself waited for a
 core: on a busy machine what is told would be old when much happens."""
 _AGAIN_SECONDS, _AGAIN_LOAD = SECONDS_OLD, 0.02
-"""After so long without a round, and so small a part of one core, it is asked which jobs have stalled: where these are
-others than before, the newest queue is looked at again. Rounds may be a minute apart. Where the last look knew of
-some, it is asked after `GOES_ON_SECONDS`: before the next look nothing is told of their ends and of starts behind."""
+"""After so long without a round, and so small a part of one core, it is asked which jobs have stalled, or are late with
+their next step: where these are others than before, the newest queue is looked at again. Rounds may be a minute apart.
+Where the last look knew of some that have stalled, it is asked after `GOES_ON_SECONDS`: before the next look nothing is
+told of their ends and of starts behind."""
 _VALID_ROUNDS, _VALID_SECONDS = 3.0, 30.0
 """What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
 
@@ -83,7 +84,15 @@ class Seen:
             for each in self.queue.outlooks
             for job in (each.job,)
         )
-        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas, self.queue.stalled, self.queue.fails_at
+        return (
+            jobs,
+            self.queue.sizes,
+            self.queue.nodes,
+            self.queue.quotas,
+            self.queue.stalled,
+            self.queue.fails_at,
+            self.queue.late,
+        )
 
 
 def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> list[PromisedDeadline]:
@@ -115,6 +124,7 @@ def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: flo
             end=each.shown.end,
             steps_left=left.get(job_id),
             report_seconds=report.get(job_id, 0.0),
+            late_seconds=queue.late.get(job_id),
             awaited=each.shown.awaited,
             at_once=each.shown.at_once,
             cut=each.shown.cut,
@@ -135,14 +145,14 @@ class QueueAhead:
         metrics: Metrics,
         round_seconds: float,
         past: PastJobs,
-        stalled: Callable[[], Stalled] = dict,
+        hindrances: Callable[[], Hindrances] = Hindrances,
         told: Told = list,
     ) -> None:
         """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `past`: what
-        earlier jobs tell; `stalled`: the ids of jobs of which nothing tells whether they go on; `told`: what users are
-        told now of predictions, once the times that they are of are stored."""
+        earlier jobs tell; `hindrances`: jobs that tell no step; `told`: what users are told now of predictions, once
+        the times that they are of are stored."""
         self._outlooks = outlooks
-        self._stalled = stalled
+        self._hindrances = hindrances
         self._told = told
         self._policy = policy
         self._constants = constants
@@ -206,7 +216,7 @@ class QueueAhead:
             return 0.0
         started, computed = time.monotonic(), time.thread_time()
         try:
-            seen = replace(seen, queue=seen.queue.with_stalled(self._stalled()))
+            seen = replace(seen, queue=seen.queue.with_hindrances(self._hindrances()))
             if not self._is_known(seen):
                 self._look(seen)
                 self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)

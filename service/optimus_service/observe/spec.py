@@ -25,6 +25,7 @@ from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
+    Directive,
     JobSpec,
     JobState,
     MetricTarget,
@@ -245,6 +246,15 @@ def silent_since(job: JobRecord) -> float | None:
     """When the newest step came, or its newest membership began after it; None before both."""
     since = max(job.step_at or 0.0, job.formed_at or 0.0)
     return since or None
+
+
+def stepped_at(job: JobRecord) -> float | None:
+    """When the newest step came, of a job whose tasks are those that made it and go on; None: the next one may take
+    longer."""
+    trains = job.state is JobState.RUNNING and job.directive is Directive.RUN and job.running == job.wanted
+    if job.step_at is None or job.running.is_empty or not trains or has_made_all(job):
+        return None
+    return job.step_at if job.formed_at is None or job.step_at > job.formed_at else None
 
 
 def goes_back(job: JobRecord) -> bool:

@@ -11,9 +11,10 @@ from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
+from optimus_scheduler.forecast.time_left import SOONEST_LATE_SECONDS
 from optimus_scheduler.model import Directive, JobState
 from optimus_scheduler.model.format import lasted, time_words
-from optimus_service.observe.spec import has_made_all, silent_since
+from optimus_service.observe.spec import has_made_all, silent_since, stepped_at
 from optimus_service.store.records import (
     REPLACED,
     DecisionRecord,
@@ -153,6 +154,13 @@ def standstills(
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
     return _with_failures(found_now, _killed_again(running, ended) | failed)
+
+
+def silent_jobs(repository: Repository, now: float, listens_since: float) -> dict[str, float]:
+    """When the newest step came of jobs whose next one may be late, by id, POSIX seconds; without those that were not
+    heard of since the service listens."""
+    newest = {job.id: stepped_at(job) for job in repository.jobs.without_step_since(now - SOONEST_LATE_SECONDS)}
+    return {job_id: at for job_id, at in newest.items() if at is not None and at >= listens_since}
 
 
 def without_end(still: Standstills, *, with_unheard: bool = False) -> dict[str, int | None]:

@@ -479,6 +479,38 @@ def test_no_end_is_told_of_a_stalled_job_nor_a_start_that_waits_for_it() -> None
         assert (expected.start_seconds is not None) == told
 
 
+@pytest.mark.parametrize(("silent", "late"), [(2.0, 0.0), (24.0, 0.0), (30.0, 6.0), (124.0, 100.0)])
+def test_the_end_of_a_job_whose_step_is_late_is_later_by_as_much(silent: float, late: float) -> None:
+    size = Allocation(1, 0)
+    quiet = job(step=42, running=size, wanted=size, started_at=0.0, formed_at=NOW - 100.0, step_at=NOW)
+    pace = made_at(40) | {"seconds_per_step": total(12, 12, 12)}
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1",
+        at=NOW,
+        valid_until=NOW + 500.0,
+        start=None,
+        end=Interval(NOW + 60.0, NOW + 50.0, NOW + 80.0),
+        steps_left=5.0,
+    )
+    made = replace(decision(**pace), previous=size, allocation=size, expected=foreseen)
+    before, now = (progress_of(quiet, made, NOW + each).remaining_seconds for each in (0.0, silent))
+    assert before is not None
+    assert now is not None
+    assert now.mean - before.mean == pytest.approx(late, abs=0.1)
+    assert (now.low or 0.0) - (before.low or 0.0) == pytest.approx(late / 9.0, abs=0.1)
+    assert (now.high or 0.0) - (before.high or 0.0) == pytest.approx(9.0 * late, abs=0.1)
+    known = Interval(20.0 + late, 20.0 + late / 9.0, 20.0 + 9.0 * late)
+    end = Interval(*(each + more for each, more in zip(foreseen.end or (), known, strict=True)))
+    looked_at_it = replace(made, expected=replace(foreseen, end=end, late_seconds=known))
+    again = progress_of(quiet, looked_at_it, NOW + silent).remaining_seconds
+    assert again is not None
+    assert again.mean == pytest.approx(now.mean, abs=0.1), "what a look had counted of it is not counted twice"
+    for other in (replace(quiet, formed_at=NOW + 1.0), replace(quiet, wanted=Allocation(2, 0))):
+        left = progress_of(other, made, NOW + silent).remaining_seconds
+        assert left is not None
+        assert left.mean < before.mean + 1.0, "its first step after a change may take longer"
+
+
 def test_a_worker_is_being_replaced_until_the_new_one_takes_part() -> None:
     was, now = TaskKey("job-1", Role.WORKER, 0, 0), TaskKey("job-1", Role.WORKER, 0, 1)
     membership = a_membership(epoch=1, workers=(was.name,), servers=())

@@ -20,6 +20,7 @@ from optimus_scheduler.forecast.time_left import (
     after_last_step,
     beyond_announced,
     given_not_ended,
+    late_seconds,
     less_untold,
     longer_of,
     until_limit,
@@ -40,6 +41,7 @@ from optimus_service.observe.spec import (
     next_step,
     passed_limits,
     silent_since,
+    stepped_at,
 )
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
@@ -153,21 +155,22 @@ def progress_of(
         drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
     now_left = less_untold(end.even_left(left, step), _untold_steps(job, decision, end, now, drift))
-    here = end.seconds(now_left, drift)
+    here, late = end.seconds(now_left, drift), _late_seconds(job, decision, end, now, drift)
     if end.by_time and limit.seconds < math.inf:
-        here, rest = until_limit(limit.seconds, end.soonest), _NO_SECONDS
+        here, rest, late = until_limit(limit.seconds, end.soonest), _NO_SECONDS, _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
-    at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
+    ends_here = None if here is None else limit.cut(_plus(_plus(here, rest), late))
+    at_its_size = None if is_paused or ends_here is None else interval_body(ends_here)
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
         steps_left = _left_at_the_look(decision.expected, end)
-        if here is not None and (knows_more or _is_beyond_the_look(now_left, steps_left)):
+        if ends_here is not None and (knows_more or _is_beyond_the_look(now_left, steps_left)):
             # By how much the look was wrong of this size is not known, only what it takes as it is.
-            expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)
+            expected = _ending_in(expected, ends_here, now)
         else:
             part = drift * now_left.mean / steps_left if steps_left else None
-            expected = _by_steps(expected, decision.expected, part, rest, now, limit)
+            expected = _by_steps(expected, decision.expected, part, rest, late, now, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -420,7 +423,7 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, 
     Those of jobs of which no end is said (of unknown length, without tasks since, or that may fail before) go on as was
     foreseen, by the time.
     """
-    total, rest, lows = Interval(0.0, 0.0, 0.0), 1.0, list[float]()
+    total, rest, lows, latest = Interval(0.0, 0.0, 0.0), 1.0, list[float](), math.inf
     for one in found.behind:
         if one.job is not None and one.job.id in still and still[one.job.id].fails_at is not None:
             continue
@@ -434,9 +437,11 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, 
                 lows.append(min(moved))
             if one.job is not None and found.at_once.get(one.job.id, 0.0) >= _MAY_BE_FIRST:
                 lows.append(_in_proportion(start.low, then.low, left.low, found.at))
+                if then.mean > start.mean:  # it was to let it in, if none had sooner
+                    latest = min(latest, left.mean)
     if rest > 0.0:
         total = _plus(total, until_later(start, found.at, now), rest)
-    low, mean, high = sorted(_bounds(total))
+    low, mean, high = sorted((min(total.mean, latest), total.low, total.high))
     # An end that comes closer than the others lets it in alone, and with it there is nothing to come after it: what the
     # start was told for later was doubt.
     low = min([low, *lows])
@@ -509,17 +514,20 @@ def _by_steps(
     found: ExpectedTimesRecord,
     part: float | None,
     rest: Interval,
+    late: Interval,
     now: float,
     limit: _TimeLimit,
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
     they took as long as foreseen or not. `part`: of the time foreseen for steps, what the others take; None: none were
-    foreseen. `rest`: seconds of the time foreseen that come after all steps."""
+    foreseen. `rest`: seconds of the time foreseen that come after all steps. `late`: seconds that the next step is
+    expected to be late now; those that it was then are no time of steps."""
     if found.end is None or found.start is not None or part is None:
         return expected
-    ends = zip(_bounds(found.end), _bounds(rest), strict=True)
-    low, mean, high = sorted(max(part * max(each - found.at, 0.0) + (1.0 - part) * more, 0.0) for each, more in ends)
-    return _ending_in(expected, limit.cut(Interval(mean, low, high)), now)
+    ends = _plus(found.end, found.late_seconds or _NO_SECONDS, -1.0)
+    lefts = zip(_bounds(ends), _bounds(rest), strict=True)
+    low, mean, high = sorted(max(part * max(each - found.at, 0.0) + (1.0 - part) * more, 0.0) for each, more in lefts)
+    return _ending_in(expected, limit.cut(_plus(Interval(mean, low, high), late)), now)
 
 
 def _ending_in(expected: answers.ExpectedTimes, seconds: Interval, now: float) -> answers.ExpectedTimes:
@@ -597,6 +605,15 @@ def _untold_steps(job: JobRecord, decision: DecisionRecord | None, end: End, now
     if since is None or pace is None or expected is None or job.waits or job.running.is_empty or pace.mean <= 0:
         return 0.0
     return min(max(now - since, 0.0), expected.report_seconds) / (drift * pace.mean)
+
+
+def _late_seconds(job: JobRecord, decision: DecisionRecord | None, end: End, now: float, drift: float) -> Interval:
+    """For how long no step is expected to come, as the next one is late."""
+    at, pace = stepped_at(job), end.seconds_per_step
+    expected = None if decision is None else decision.expected
+    if at is None or pace is None or expected is None:
+        return _NO_SECONDS
+    return late_seconds(now - at, max(expected.report_seconds, drift * pace.mean))
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:

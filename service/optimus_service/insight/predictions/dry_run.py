@@ -11,7 +11,7 @@ from functools import cached_property
 
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
-from optimus_scheduler.ahead.queue import Queue, Stalled
+from optimus_scheduler.ahead.queue import Hindrances, Queue
 from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
@@ -173,20 +173,20 @@ class Foresight:
         policy: Policy,
         constants: SchedulerSettings,
         past: PastJobs,
-        stalled: Callable[[], Stalled] = dict,
+        hindrances: Callable[[], Hindrances] = Hindrances,
     ) -> None:
-        """`forecaster`: the planner's; `past`, `stalled`: see `QueueAhead`."""
+        """`forecaster`: the planner's; `past`, `hindrances`: see `QueueAhead`."""
         self.plan = planner
         self.constants = constants
         self._forecaster = forecaster
         self._policy = policy
         self._past = past
-        self._read_stalled = stalled
+        self._read_hindrances = hindrances
 
     @cached_property
-    def _stalled(self) -> Stalled:
+    def _hindrances(self) -> Hindrances:
         """The same in all worlds of one answer; a plan alone does not ask for them."""
-        return self._read_stalled()
+        return self._read_hindrances()
 
     @cached_property
     def _lengths(self) -> Sequence[float]:
@@ -197,8 +197,9 @@ class Foresight:
         plan = self.plan(world, _untimed)
         outlooks = self._forecaster.outlooks
         queue = Queue.after_round(world, plan, outlooks, self._past.arrivals(outlooks, world.now), self._lengths)
-        ahead = corrected_times(queue.with_stalled(self._stalled), self._policy, self.constants)
-        return plan, {job_id: _told(each) if job_id in self._stalled else each for job_id, each in ahead.items()}
+        ahead = corrected_times(queue.with_hindrances(self._hindrances), self._policy, self.constants)
+        stalled = self._hindrances.stalled
+        return plan, {job_id: _told(each) if job_id in stalled else each for job_id, each in ahead.items()}
 
 
 class Preview:

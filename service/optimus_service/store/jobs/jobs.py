@@ -206,6 +206,12 @@ class Jobs(Subject):
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
 
+    def without_step_since(self, since: float) -> list[JobRecord]:
+        """Running jobs whose newest step came before that (POSIX seconds), any order."""
+        with self._read() as session:
+            chosen = JobRow.state == JobState.RUNNING.value, JobRow.step_at < since
+            return records(session, session.execute(select(*STORED).where(*chosen)).all(), self._kept, are_all=False)
+
     def not_as_wanted(self, since: float) -> list[str]:
         """The ids of running jobs that train with other numbers of tasks than they are to have, or have made no step
         since then (POSIX seconds)."""

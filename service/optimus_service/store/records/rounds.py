@@ -56,6 +56,8 @@ class ExpectedTimesRecord:
     """By which the end was foreseen, less those that it is taken to have made and not told by then; None: not known."""
     report_seconds: float = 0.0
     """Between two reports of its steps."""
+    late_seconds: Interval | None = None
+    """Of the time to `end`, for how long no step was foreseen to come, as none did; None: the next one was not late."""
     awaited: Mapping[str, float] = field(default_factory=dict)
     """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
     at_once: Mapping[str, float] = field(default_factory=dict)

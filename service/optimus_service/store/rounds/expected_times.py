@@ -34,6 +34,8 @@ def _values(each: ExpectedTimesRecord) -> dict[str, Any]:
         document["cut"] = {**each.cut._asdict(), "at": _plain(each.cut.at)}
     if each.report_seconds:
         document["report_seconds"] = each.report_seconds
+    if each.late_seconds is not None:
+        document["late_seconds"] = _plain(each.late_seconds)
     if each.freed_by is not None:
         document["freed_by"] = each.freed_by
     return {"job_id": each.job_id, "at": each.at, "valid_until": each.valid_until, "document": document}
@@ -49,6 +51,7 @@ def of_document(job_id: str, at: float, valid_until: float, document: Document) 
         end=_interval(document["end"]),
         steps_left=document.get("steps_left"),  # an older release stored none
         report_seconds=document.get("report_seconds") or 0.0,
+        late_seconds=_interval(document.get("late_seconds")),
         awaited=document.get("awaited") or {},
         at_once=document.get("at_once") or {},
         cut=_cut(document.get("cut")),
