@@ -482,6 +482,8 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     assert "time left at that size, with stops, evaluations and checkpoints as often as until now" in kept
     more = "The time left above counts waiting, later changes of size and jobs that may still be submitted, too."
     assert more in kept
+    waits = " ".join(shown(render_predictions.prediction(builders.job(state="paused"), builders.predictions())).split())
+    assert "time left at that size from its start on, with stops" in waits
     left = builders.predictions(remaining_seconds=builders.interval(300.0, 200.0, 500.0))
     assert more not in " ".join(shown(render_predictions.prediction(same, left)).split())
 

@@ -71,7 +71,8 @@ def test_intervals_show_open_ends() -> None:
 
 
 def test_what_is_not_finished_is_never_shown_as_whole() -> None:
-    assert wording.percent(0.9999) == "99 %"
+    assert wording.percent(0.9999) == wording.percent(1.0 - 1e-12) == "99 %"
+    assert [wording.percent(n / 100) for n in range(101)] == [f"{n} %" for n in range(101)]
     assert wording.percent(1.0) == "100 %"
     assert wording.percent(1.7) == "100 %"
     assert wording.percent(-1) == "0 %"

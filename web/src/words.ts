@@ -136,8 +136,10 @@ export function counted(value: number, thing: string): string {
 }
 
 export function percent(fraction: number | null | undefined): string {
-  // Not finished is never shown as 100 %.
-  return fraction == null ? UNKNOWN : `${Math.floor(100 * Math.min(Math.max(fraction, 0), 1))} %`;
+  if (fraction == null) return UNKNOWN;
+  const part = Math.min(Math.max(fraction, 0), 1);
+  // Not finished is never shown as 100 %. 29 of 100 steps are 28.999999999999996 % in numbers of the machine.
+  return `${Math.min(Math.floor(100 * part + 1e-9), part === 1 ? 100 : 99)} %`;
 }
 
 export function size(workers: number, servers: number): string {

@@ -25,6 +25,7 @@ from optimus_cli.bodies import (
 from optimus_cli.show import wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.render_job import final_loss
+from optimus_cli.show.render_jobs import BEFORE_TASKS
 
 MOST_CHOICES = 6
 Facts = list[tuple[str, RenderableType]]
@@ -156,7 +157,8 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
         )
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
-    cell = "Each cell: time left at that size, with stops, evaluations and checkpoints as often as until now"
+    since = " from its start on" if job["state"] in BEFORE_TASKS else ""
+    cell = f"Each cell: time left at that size{since}, with stops, evaluations and checkpoints as often as until now"
     yield Text(f"{cell}; below, its steps per second while it trains{money_too}; *: {_present(job)}.", style="dim")
     if _is_told_otherwise(job, predictions):
         yield Text(

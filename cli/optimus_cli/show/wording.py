@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from optimus_cli.bodies import Allocation, Interval, NodeResources
 from optimus_contract.interval_words import NOT_KNOWN, in_unit_of, interval_words, is_limit, seems_held
+from optimus_contract.progress_words import percent_done
 
 UNKNOWN = "—"
 MINUTE_SECONDS = 60
@@ -122,8 +123,7 @@ def _end(value: float | None, finer: int) -> str:
 def percent(fraction: float | None) -> str:
     if fraction is None or not math.isfinite(fraction):
         return UNKNOWN
-    # Not finished is never shown as 100 %.
-    return f"{math.floor(100 * min(max(fraction, 0.0), 1.0))} %"
+    return f"{percent_done(fraction)} %"
 
 
 def ends_by(rule: str | None, total: Interval | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import Any
 from optimus_contract.codec import write
 from optimus_contract.fields import MAX_LABELS, is_label
 from optimus_contract.job import JobSpec
+from optimus_contract.progress_words import percent_done
 from optimus_scheduler.model import Role
 from optimus_service.clusters.kubernetes.names import (
     INSTALLATION,
@@ -176,7 +176,7 @@ def status_of(
         "selector": f"{JOB}={short(job.id)},{ROLE}={Role.WORKER.value}",
         "observedGeneration": generation,
         "loss": None if job.loss is None else f"{job.loss:.4g}",
-        "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
+        "progress": None if seen.progress is None else f"{percent_done(seen.progress)}%",
         "eta": None if seen.remaining_seconds is None else age(seen.remaining_seconds.mean),
         "reason": NOT_CHANGED if fixed else words.reason,
         "message": _message(job, words, fixed),

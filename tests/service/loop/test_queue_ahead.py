@@ -13,7 +13,7 @@ from tests.service.loop.loop_world import World
 
 from optimus_contract import answers
 from optimus_scheduler.ahead.corrected_times import corrected_times
-from optimus_scheduler.ahead.queue import Queue
+from optimus_scheduler.ahead.queue import Hindrances, Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
@@ -179,11 +179,11 @@ def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: 
     looked_at, foreseen = stored(queue, "second").at, stored(queue, "second").start
     assert foreseen is not None
     queue.ahead.look()
-    queue.ahead._stalled = lambda: {"first": None}
+    queue.ahead._hindrances = lambda: Hindrances({"first": None})
     queue.ahead.look()
     found = stored(queue, "second")
     assert (found.at, found.start) == (looked_at, None)
-    queue.ahead._stalled = dict
+    queue.ahead._hindrances = Hindrances
     queue.ahead.look()
     assert stored(queue, "second").start == foreseen
 
@@ -200,13 +200,13 @@ def test_of_a_job_that_goes_on_again_no_end_is_told_before_starts_behind_it(queu
         return first.remaining_seconds is not None, start is not None and start.start_seconds is not None
 
     assert told() == (True, True)
-    queue.ahead._stalled = lambda: {"first": None}
+    queue.ahead._hindrances = lambda: Hindrances({"first": None})
     queue.ahead.look()
     assert told() == (False, False), "it makes steps: the next look knows it"
-    queue.ahead._stalled = dict
+    queue.ahead._hindrances = Hindrances
     queue.ahead.look()
     assert told() == (True, True)
-    queue.ahead._stalled = lambda: {"first": 10_000}
+    queue.ahead._hindrances = lambda: Hindrances({"first": 10_000})
     queue.ahead.look()
     assert told() == (True, True), "it may fail at that step: the start behind it counts that"
 
@@ -217,7 +217,7 @@ def test_the_thread_asks_soon_whether_a_job_that_stalled_goes_on(
     queue: World, monkeypatch: pytest.MonkeyPatch, stalled: dict[str, None], again: float
 ) -> None:
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 60.0)
-    queue.ahead._stalled = lambda: stalled
+    queue.ahead._hindrances = lambda: Hindrances(stalled)
     queue.ahead.look()
     waits = list[float | None]()
 
@@ -235,7 +235,7 @@ def test_the_thread_asks_soon_whether_a_job_that_stalled_goes_on(
 def test_the_thread_looks_again_when_a_job_stalls(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 0.05)
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_LOAD", 1.0)
-    queue.ahead._stalled = lambda: {"first": None}
+    queue.ahead._hindrances = lambda: Hindrances({"first": None})
     queue.ahead.start()
     try:
         wait_until("another look", lambda: stored(queue, "second").start is None)

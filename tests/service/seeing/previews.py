@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.service.loop.loop_world import World
 
+from optimus_scheduler.ahead.queue import Hindrances
 from optimus_service import server
 from optimus_service.insight.predictions.dry_run import Preview
 from optimus_service.settings import Settings
@@ -19,5 +20,5 @@ def preview_of(world: World, settings: Settings | None = None, stalled: Iterable
         world.known,
         world.cluster,
         world.clock,
-        lambda: dict.fromkeys(stalled),
+        lambda: Hindrances(dict.fromkeys(stalled)),
     )

@@ -73,6 +73,11 @@ def test_a_state_chooses_the_jobs_that_the_service_lists_for_it() -> None:
     assert found == [is_listed for _, _, is_listed in asked]
 
 
+def test_the_page_says_parts_that_are_done_as_the_command_line_does() -> None:
+    parts = [each / 100 for each in range(101)] + [-1.0, 1.7, 0.9999, 1.0 - 1e-12]
+    assert called("words", *(["percent", part] for part in parts)) == [wording.percent(part) for part in parts]
+
+
 def test_the_page_says_times_as_the_command_line_does() -> None:
     cases: list[Interval] = [
         {"mean": mean, "low": low, "high": high}

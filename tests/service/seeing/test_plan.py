@@ -20,6 +20,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
+from optimus_scheduler.ahead.queue import Hindrances
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.jobs.plan import Shown, effect_bodies, plan_body
@@ -305,7 +306,7 @@ def test_a_dry_run_waits_for_no_job_that_the_queue_waits_for_no_end_of(world: Wo
         stalled: preview_of(world, stalled=stalled).of(document(workers=rest, servers=rest), {}).waiting
         for stalled in ((), ("hangs",))
     }
-    world.ahead._stalled = lambda: {"hangs": None}
+    world.ahead._hindrances = lambda: Hindrances({"hangs": None})
     world.looks_ahead = True
     world.submit("new", workers=rest, servers=rest)
     world.round()
