@@ -513,6 +513,25 @@ def test_own_losses_overrule_precedents() -> None:
     assert reported.total_steps.mean < 10_000
 
 
+def test_runs_that_passed_its_limit_leave_a_job_as_sure_as_it_was_whose_own_losses_put_the_end_there() -> None:
+    """Where their losses would have ended them, nobody knows; of one that its loss ended before, that is known."""
+    job = young(n=80)
+    rule = replace(job.spec.convergence, target_loss=1e-9, max_epochs=30.0)
+    passed = replace(ended("passed"), losses=(), loss_steps=(), total_steps=4000, rule=replace(rule, max_epochs=40.0))
+    sooner = replace(ended("sooner"), total_steps=2500, rule=replace(rule, max_epochs=40.0))
+    assert passed.steps_per_epoch == 100.0
+
+    def told(*runs: EndedJob) -> Interval | None:
+        spec = replace(job.spec, convergence=rule)
+        return outlook_of(replace(job, spec=spec, similar=runs, steps_per_epoch=100.0)).forecast.total_steps
+
+    alone, both = told(), told(passed, sooner)
+    assert told(passed) == alone
+    assert alone is not None
+    assert both is not None
+    assert both.low < alone.low < alone.mean == 3000.0
+
+
 EPOCH_STEPS, REPORTED = 45, 15
 """Steps of an epoch, and steps between reports, of the job that is submitted again and again."""
 

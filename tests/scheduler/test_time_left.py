@@ -16,6 +16,8 @@ from optimus_scheduler.forecast.time_left import (
     Habits,
     after,
     given_not_ended,
+    late_seconds,
+    no_surer_than_steps,
     step_seconds,
     time_left,
     times_of_many,
@@ -148,6 +150,29 @@ def test_a_speed_that_was_seen_for_seconds_may_be_wrong_by_half() -> None:
     assert 600 < at_first.low < 700
     assert 1400 < at_first.high < 1600
     assert 900 < settled.low < settled.high < 1100
+
+
+@given(INTERVALS, SPEEDS, WIDENINGS)
+def test_a_corrected_time_is_no_narrower_than_the_steps_that_take_it(
+    steps: Interval, speed: Estimate, widening: Widening
+) -> None:
+    pace = step_seconds(speed)
+    left = time_left(steps, pace)
+    found = time_left(steps, pace, no_surer_than_steps(widening, left, steps))
+    assert found.mean / found.low >= steps.mean / steps.low * (1.0 - 1e-9)
+    assert found.high / found.mean >= steps.high / steps.mean * (1.0 - 1e-9)
+    as_corrected = time_left(steps, pace, widening)
+    assert width(found) >= width(as_corrected) * (1.0 - 1e-9)
+    if width(as_corrected) >= width(left):
+        assert width(found) <= width(as_corrected) + width(steps), "what the steps ask for, and no more"
+
+
+@given(st.floats(0.0, 1e6), st.floats(0.0, 1e4), st.floats(0.0, 1e3))
+def test_a_job_is_the_longer_late_the_longer_no_step_came(silent: float, usual: float, more: float) -> None:
+    found, later = late_seconds(silent, usual), late_seconds(silent + more, usual)
+    assert 0.0 <= found.low <= found.mean <= found.high
+    assert found.mean <= later.mean <= found.mean + more + 1e-6
+    assert late_seconds(2.0 * max(usual, 1.0), usual) == Interval(0.0, 0.0, 0.0)
 
 
 def test_a_limit_of_time_bounds_the_time_left() -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Judged, Predicted, Widening
-from optimus_scheduler.ahead.look_ahead import is_expected_to_end, look_ahead
+from optimus_scheduler.ahead.look_ahead import expected_steps, is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import AFTER_A_LIMIT, correction, widened
+from optimus_scheduler.forecast.time_left import AFTER_A_LIMIT, correction, no_surer_than_steps, widened
 from optimus_scheduler.model import Interval, Job
 from optimus_scheduler.settings import Settings
 
@@ -57,6 +57,9 @@ def _corrected(outlook: Outlook, times: ExpectedTimes, now: float) -> CorrectedT
     if left is None:
         return CorrectedTimes(times._replace(start=start), times, AS_PREDICTED, start_by)
     by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
+    steps = expected_steps(outlook)
+    if steps is not None and not outlook.present.is_empty and outlook.forecast.rule != "max_seconds":
+        by = no_surer_than_steps(by, left, steps)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
     if start is not None and times.start is not None and times.end is not None:
         # From a corrected start on it still takes as long: each end is at least that much later.

@@ -42,6 +42,7 @@ from optimus_scheduler.forecast.time_left import (
     Course,
     Habits,
     correction,
+    no_surer_than_steps,
     step_seconds,
     time_left,
     times_of_many,
@@ -434,6 +435,7 @@ def at_present_pace(job: Job, steps: Interval, pace: Interval, most: float = mat
     `most`: of which no bound is larger (`most_seconds`)."""
     left = time_left(steps, pace)
     by = correction(job.experience.seconds, job.experience.task, life_of(job, steps), left)
+    by = no_surer_than_steps(by, left, steps)
     if by == AS_PREDICTED and most == math.inf:
         return left, by
     return time_left(steps, pace, by, most), by

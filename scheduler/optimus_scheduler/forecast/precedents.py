@@ -200,7 +200,9 @@ def confidence(n_precedents: int) -> float:
 def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | None) -> Prediction | None:
     """The prediction by precedents, where the job's `own` curve gives none (`own` is None, or a limit of its rule).
 
-    The sooner of the two counts; a job that has gone on for longer than its precedents is unlike them.
+    The sooner of the two counts; a job that has gone on for longer than its precedents is unlike them. Those that came
+    to the limit say no more than its own losses, where these put the end there, too: where their rule would have ended
+    them, nobody knows.
     """
     name = _curve_rule(job)
     if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch or name is None:
@@ -209,6 +211,10 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     ends = ends_under(rule, mine, job.spec.arguments) | _with_other_limits(rule, mine)
     if not ends:
         return own
+    if own is not None and len(job.losses) >= LEAST_POINTS:
+        at_the_limit = own.high - 0.5 * steps_per_epoch
+        if all(each.epochs * steps_per_epoch >= at_the_limit for each in ends.values()):
+            return own
     logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]
     mean, spread = with_belief(logs, sum(each.spread**2 for each in ends.values()))
     expected = math.exp(mean)

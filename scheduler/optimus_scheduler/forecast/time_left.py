@@ -253,6 +253,21 @@ def correction(errors: Errors, task: str, life: float, left: Interval, *, moves:
     return errors.widening(task, life, Predicted(left.mean, left.low, left.high), moves=moves)
 
 
+def no_surer_than_steps(by: Widening, left: Interval, steps: Interval) -> Widening:
+    """The correction of a time, in which it becomes no narrower than the steps that take it: what is known of other
+    jobs' times, whose steps were known better, makes them no surer. Both as they are predicted, the steps corrected."""
+    down = _least_part(by.down, _log_ratio(left.mean, left.low), _log_ratio(steps.mean, steps.low))
+    up = _least_part(by.up, _log_ratio(left.high, left.mean), _log_ratio(steps.high, steps.mean))
+    return by._replace(down=down, up=up)
+
+
+def _least_part(part: float, of_time: float, of_steps: float) -> float:
+    """The part of its half-width that a time keeps."""
+    if part >= 1.0 or not 0.0 < of_time < math.inf:
+        return part
+    return max(part, min(of_steps / of_time, 1.0))
+
+
 def after(waiting: Interval, left: Interval) -> Interval:
     """Seconds until the end of a job that has to wait before it starts: the two are independent."""
     mean = waiting.mean + left.mean

@@ -312,11 +312,16 @@ def start_of(world: World, job_id: str) -> answers.Interval:
 def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: World) -> None:
     assert stored(queue, "second").awaited == stored(queue, "third").awaited == {"first": 1.0}
     before = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
-    queue.clock.now += 5.0
+    queue.clock.now += 2.0
     after = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
     for then, now in zip(before, after, strict=True):
         assert 0.0 <= then.mean - now.mean <= 1.1, "the first has made no step since, but those between two reports"
-    queue.clock.now -= 5.0
+    queue.clock.now += 8.0
+    late = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
+    for then, now in zip(after, late, strict=True):
+        assert now.mean - then.mean == pytest.approx(8.0, abs=1.0), "it is so late with its next step"
+        assert now.high > then.high + 8.0
+    queue.clock.now -= 10.0
     queue.train(5.0)
     assert start_of(queue, "second").mean < before[0].mean - 1.0
     for name in ("low", "mean", "high"):

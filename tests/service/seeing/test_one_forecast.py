@@ -269,6 +269,24 @@ def test_every_answer_tells_the_end_by_the_speed_of_the_size_that_a_job_has_sinc
         assert ends[0].mean < 30.0, "of these steps the forecast knows, or they are not of this size"
 
 
+def test_own_steps_tell_the_speed_where_a_forecast_that_saw_the_first_of_them_goes_by_ended_jobs_still() -> None:
+    """Of a model of another width: 100 steps/s, where it makes 10."""
+    size = Allocation(2, 0)
+    record = a_record(wanted=size, running=size, step=100, formed_at=NOW - 6.0)
+    left = {"mean": 400.0, "low": 400.0, "high": 400.0}
+    said: dict[str, Any] = {"rule": "max_steps", "remaining_steps": left, "steps_per_second": 100.0}
+    said |= {"seconds_per_step": {"mean": 0.01, "low": 0.009, "high": 0.011}}
+    told = [a_sample(at=NOW - 5.0 + n, step=60 + 10 * n, sequence=n, workers=2, servers=0) for n in range(5)]
+    newest = [SampleRecord(id=n, received_at=each.at, **asdict(each)) for n, each in enumerate(told)]
+    speed = speed_here(record, newest, NOW)
+    for speed_from, seconds in (("similar jobs", 40.0), ("measured", 4.0)):
+        forecast = a_forecast(total_steps={"mean": 500.0, "low": 500.0, "high": 500.0}, speed_from=speed_from, **said)
+        decision = a_decision(at=NOW - 4.0, step_at=NOW - 5.0, forecast=forecast, allocation=size, previous=size)
+        shown = job_body(record, decision, speed, NOW, newest).remaining_seconds
+        assert shown is not None
+        assert shown.mean == pytest.approx(seconds, rel=0.4)
+
+
 @pytest.mark.parametrize(
     ("looked_at", "mean"), [(NOW - 15.0, 40.0), (NOW - 1.0, 20.0)], ids=["before the change", "since then"]
 )

@@ -25,7 +25,7 @@ from optimus_scheduler.forecast.time_left import (
     longer_of,
     until_limit,
 )
-from optimus_scheduler.model import Directive, Interval, JobState
+from optimus_scheduler.model import Directive, Interval, JobState, SpeedSource
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import End, part_done, reached_limit
@@ -536,9 +536,11 @@ def _ending_in(expected: answers.ExpectedTimes, seconds: Interval, now: float) -
 
 def is_of_earlier_steps(job: JobRecord, decision: DecisionRecord | None) -> bool:
     """Whether the forecast knows nothing of how fast a job trains with what it has: its newest membership began after
-    the newest step that the forecast saw."""
+    the newest step that the forecast saw, or that had seen too few to go by anything but ended jobs."""
     if decision is None or job.waits or job.running.is_empty or job.running != decision.allocation:
         return False
+    if decision.forecast.speed_from is SpeedSource.SIMILAR_JOBS and not job.is_tracked:
+        return True
     return job.formed_at is not None and job.formed_at > (decision.at if decision.step_at is None else decision.step_at)
 
 

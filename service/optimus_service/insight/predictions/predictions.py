@@ -30,7 +30,7 @@ from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
 from optimus_service.insight.jobs.bodies import counts_from, prediction_point_body
 from optimus_service.insight.jobs.end import End, reached_limit
-from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.jobs.progress import progress_of, step_of
 from optimus_service.insight.predictions.review import outcome_body
 from optimus_service.insight.predictions.sizes import Basis, Limits, Size, advice, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import FinishedRunHistory
@@ -195,7 +195,8 @@ def predictions_body(
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
     ahead = progress_of(record, latest, question.now, None, question.still, question.speed)
-    total_steps, end = interval_body(believed.total_steps), End.of(believed)
+    end = End.of(believed)
+    total_steps = _total_steps(believed, ahead.remaining_steps, step_of(record, question.still))
     is_over = record.owner_paused_at is not None and reached_limit(record, latest, question.now) is not None
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
@@ -242,6 +243,17 @@ def predictions_body(
         ),
         checkpoints=checkpoints,
         outcome=outcome_body(record, past, job.spent if is_priced else None),
+    )
+
+
+def _total_steps(believed: Forecast, left: answers.Interval | None, step: int) -> answers.Interval | None:
+    """As many as are `left` and those that are made: the job has gone on since its forecast."""
+    if left is None or believed.total_steps is None:
+        return interval_body(believed.total_steps)
+    return answers.Interval(
+        mean=step + left.mean,
+        low=None if left.low is None else step + left.low,
+        high=None if left.high is None else step + left.high,
     )
 
 
