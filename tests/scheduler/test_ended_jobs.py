@@ -532,6 +532,22 @@ def test_runs_that_passed_its_limit_leave_a_job_as_sure_as_it_was_whose_own_loss
     assert both.low < alone.low < alone.mean == 3000.0
 
 
+def test_a_run_of_the_same_rule_that_its_limit_ended_makes_a_job_no_less_sure() -> None:
+    job = young(n=80)
+    rule = ConvergenceRule(loss_decrease=0.001, max_epochs=30.0)
+    job = replace(job, spec=replace(job.spec, convergence=rule), steps_per_epoch=100.0)
+    steps = np.arange(10.0, 3000.0, 10.0)
+    losses = 1.0 / (0.002 * steps + 0.5) + 0.1
+    run = replace(ended("run"), loss_steps=tuple(steps.tolist()), losses=tuple(losses.tolist()), total_steps=3000)
+    alone, beside = (
+        outlook_of(replace(job, similar=runs)).forecast.total_steps for runs in ((), (replace(run, rule=rule),))
+    )
+    assert alone is not None
+    assert beside is not None
+    assert alone.mean == beside.mean == 3000.0
+    assert beside.low >= alone.low
+
+
 EPOCH_STEPS, REPORTED = 45, 15
 """Steps of an epoch, and steps between reports, of the job that is submitted again and again."""
 

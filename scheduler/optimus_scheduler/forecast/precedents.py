@@ -92,6 +92,15 @@ def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tupl
     return found
 
 
+def ends_by_loss_under(
+    rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tuple[str, ...] = ()
+) -> dict[str, End]:
+    """`ends_under`, without jobs that a limit ended: where their losses would have, nobody knows."""
+    limited = {one.id for one in ended if (by := ended_by(one)) and _LIMITS.issuperset(by)}
+    found = ends_under(rule, ended, arguments)
+    return {job_id: end for job_id, end in found.items() if job_id not in limited}
+
+
 def epochs_for(arguments: tuple[str, ...], ended: EndedJob) -> float:
     """The epochs after which the rule of a run would have ended it with these arguments: those that it made.
 

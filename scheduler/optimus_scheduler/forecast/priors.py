@@ -13,7 +13,7 @@ from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.rate_schedule import RateSchedule
 from optimus_models.speed.boundary import Boundary, Jumps
 from optimus_models.speed.scaling import observed_jump
-from optimus_scheduler.forecast.precedents import End, ends_under
+from optimus_scheduler.forecast.precedents import End, ends_by_loss_under
 from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, JobSpec, Nodes
 
 MAX_PER_TASK = 16
@@ -148,7 +148,7 @@ class LossPriors:
         key = ids, job.steps_per_epoch, spec.project, spec.convergence, spec.arguments
         prior = self._priors.pop(key, None)
         if prior is None:
-            ends = ends_under(spec.convergence, job.similar, spec.arguments)
+            ends = ends_by_loss_under(spec.convergence, job.similar, spec.arguments)
             project, epoch = spec.project, job.steps_per_epoch
             prior = Prior.of(self._run(ended, epoch, project, ends.get(ended.id)) for ended in job.similar)
         self._priors[key] = prior
