@@ -33,13 +33,7 @@ from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.end import epoch_steps, has_made_all, may_end_by_curve
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import (
-    Habits,
-    after_last_step,
-    less_untold,
-    longer_of,
-    step_seconds,
-)
+from optimus_scheduler.forecast.time_left import Habits, after_last_step, less_untold, longer_of, step_seconds
 from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 

@@ -423,7 +423,7 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, 
     Those of jobs of which no end is said (of unknown length, without tasks since, or that may fail before) go on as was
     foreseen, by the time.
     """
-    total, rest, lows, latest = Interval(0.0, 0.0, 0.0), 1.0, list[float](), math.inf
+    total, rest, lows = Interval(0.0, 0.0, 0.0), 1.0, list[float]()
     for one in found.behind:
         if one.job is not None and one.job.id in still and still[one.job.id].fails_at is not None:
             continue
@@ -437,11 +437,9 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, 
                 lows.append(min(moved))
             if one.job is not None and found.at_once.get(one.job.id, 0.0) >= _MAY_BE_FIRST:
                 lows.append(_in_proportion(start.low, then.low, left.low, found.at))
-                if then.mean > start.mean:  # it was to let it in, if none had sooner
-                    latest = min(latest, left.mean)
     if rest > 0.0:
         total = _plus(total, until_later(start, found.at, now), rest)
-    low, mean, high = sorted((min(total.mean, latest), total.low, total.high))
+    low, mean, high = sorted(_bounds(total))
     # An end that comes closer than the others lets it in alone, and with it there is nothing to come after it: what the
     # start was told for later was doubt.
     low = min([low, *lows])
