@@ -608,6 +608,24 @@ def test_logs_end_with_the_newest_task(service: ScriptedService, optimus: Optimu
     assert [line.rpartition(" ")[2] for line in told] == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("job", "options", "told"),
+    [
+        ({"state": "queued", "started_at": None}, [], "No task of"),
+        ({"spec": {"tracked": True}}, [], "trains outside the cluster"),
+        ({"spec": {"tracked": True}}, ["--follow"], "trains outside the cluster"),
+        ({"state": "cancelled", "started_at": None}, [], "ended before a task of it had started"),
+        ({"state": "succeeded"}, [], "is kept any more"),
+    ],
+)
+def test_why_a_job_has_no_log_is_told(
+    service: ScriptedService, optimus: Optimus, job: dict[str, Any], options: list[str], told: str
+) -> None:
+    service.on("GET", f"/v1/jobs/{JOB}", builders.job(id=JOB, **job))
+    service.on("GET", f"/v1/jobs/{JOB}/logs", {"logs": []})
+    assert told in optimus("logs", JOB, *options, "--url", service.url).stderr
+
+
 def test_logs_follow_until_the_end(service: ScriptedService, optimus: Optimus) -> None:
     def log(text: str) -> Any:
         return {"logs": [{"task": "t", "text": text}]}

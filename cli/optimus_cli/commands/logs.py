@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from optimus_cli import output
-from optimus_cli.bodies import Log
+from optimus_cli.bodies import Job, Log
 from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.options import AsJson, JobReference, Url, connect
@@ -33,15 +33,16 @@ def logs(
 ) -> None:
     """Print the end of what a job's tasks printed, the newest task last. With --follow --json: a line per piece."""
     with connect(url) as client:
-        job_id = find_job(client, job)["id"]
-        if follow:
+        said = find_job(client, job)
+        job_id = said["id"]
+        if follow and not said["spec"].get("tracked"):
             for piece in followed(client, job_id, task):
                 _print_piece(piece, as_json=as_json)
             return
         newest = client.logs(job_id)
         found = chosen(newest, task) or (named(client, job_id, task, newest) if task is not None and newest else [])
     if not found:
-        output.say(f"No task of {job_id} has started yet.")
+        output.say(_why_none(said))
     if as_json:
         output.print_json({"logs": found})
         return
@@ -49,6 +50,17 @@ def logs(
         _print_piece(log, as_json=False)
     if task is None and len(found) >= MAX_LOGS:
         output.say(f"These are the newest {len(found)} tasks; --task NAME shows an older one.")
+
+
+def _why_none(job: Job) -> str:
+    """Why a job has no log."""
+    if job["spec"].get("tracked"):
+        return f"{job['id']} trains outside the cluster: what it prints is where it was started, not here."
+    if not is_final(job):
+        return f"No task of {job['id']} has started yet."
+    if job["started_at"] is None:
+        return f"{job['id']} ended before a task of it had started."
+    return f"No log of {job['id']} is kept any more: those of ended tasks are deleted after some time."
 
 
 def chosen(found: list[Log], task: str | None) -> list[Log]:
