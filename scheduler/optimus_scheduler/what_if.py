@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
+from optimus_scheduler.allocate.deadline_budget import leaves_deadline_in_doubt
 from optimus_scheduler.allocate.staying import room_of
 from optimus_scheduler.forecast.ends_teach import taught_by_ends
 from optimus_scheduler.model import (
@@ -60,6 +61,7 @@ _QUOTAS_OF_OTHERS = "quotas of others"
 _QUOTA_BEYOND = "quota beyond the cluster"
 _OTHERS_TOGETHER = "others together"
 _OPEN = "open"
+_DEADLINE = "deadline"
 NEXT_ROUND = "the next round, as things are now"
 """All that gives a job more which was last told to wait: what it waited for has come."""
 _WAITING_FOR_OWN = frozenset({Reason.WAITING_FOR_QUOTA, Reason.WAITING_FOR_WORKER_LIMIT})
@@ -236,6 +238,8 @@ class _Tries:
             change, planned = self._as_far_as_it_helps(change, job_id, least)
             if change.if_cancelled is not change.snapshot and self._goes_before_others(change, planned):
                 continue
+            if change.kind == _DEADLINE and leaves_deadline_in_doubt(planned[job_id].message):
+                continue  # nobody is told to choose one that is missed
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
                 others = (having & present.keys()) - {job_id, *change.jobs}
@@ -571,7 +575,7 @@ def _of_terms(snapshot: Snapshot, job: Job) -> Iterator[Change]:
         for factor, which in ((2.0, "a later"), (4.0, "a later"), (0.5, "an earlier")):
             at = math.floor(snapshot.now + factor * left)  # as exactly as it is said
             words = f"{which} deadline, {instant_words(at)} (now {instant_words(spec.deadline_at)})"
-            yield Change(words, _specified(snapshot, job, replace(spec, deadline_at=at)), "deadline")
+            yield Change(words, _specified(snapshot, job, replace(spec, deadline_at=at)), _DEADLINE)
     if rule.max_cost is not None:
         for factor in (2.0, 8.0):
             richer = replace(spec, convergence=replace(rule, max_cost=factor * rule.max_cost))

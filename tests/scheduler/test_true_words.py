@@ -20,6 +20,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapsho
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantee_alone, guarantees
+from optimus_scheduler.allocate.deadline_budget import leaves_deadline_in_doubt
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.staying import CurrentSlots, room_of
 from optimus_scheduler.forecast.ends_teach import taught_by_ends
@@ -1051,6 +1052,26 @@ def test_advice_of_a_deadline_names_the_deadline() -> None:
     pausing = [each for each in told if "would pause" in each]
     assert pausing
     assert all("(which would pause b, which loses 90 s of work)" in each for each in pausing)
+
+
+def test_no_deadline_is_advised_that_may_well_be_missed() -> None:
+    """Twice the time until now, or four times: where twice is just enough, four times is advised."""
+    one = replace(a_spec(maximum=(1, 1)), convergence=ConvergenceRule(max_steps=400))
+    known = samples(law(), ALL_SIZES)
+    trains = [a_job(name, has=(1, 1), spec=one, measured=known, allocated_at=NOW - 400) for name in ("a", "b")]
+    advised = set()
+    for seconds in range(100, 320, 10):
+        dated = a_job("dated", spec=replace(one, deadline_at=NOW + seconds), measured=known)
+        snapshot = a_snapshot([*trains, dated], a_cluster(4))
+        told = what_gives_more(snapshot, "dated", lambda each: plan(each, OPTIMUS)).changes
+        for factor in (2, 4):
+            if any(f"a later deadline, {instant_words(NOW + factor * seconds)}" in each for each in told):
+                advised.add(factor)
+                later = replace(dated, spec=replace(one, deadline_at=NOW + factor * seconds))
+                planned = plan(a_snapshot([*trains, later], a_cluster(4)), OPTIMUS).decisions
+                (message,) = (each.message for each in planned if each.job_id == "dated")
+                assert not leaves_deadline_in_doubt(message)
+    assert advised == {2, 4}
 
 
 def a_queue(n_waiting: int) -> Snapshot:
