@@ -149,19 +149,50 @@ def progress_of(
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None or _is_without_end(job, still) or was_without_end(job, decision, now):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
+    times = _times_left(job, decision, end, end.even_left(left, step), expected, now, speed)
+    return JobProgress(
+        part_done(step, total),
+        interval_body(left),
+        times.to_the_end,
+        longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
+        finishing=job.directive is Directive.FINISH,
+        at_its_size=times.at_its_size,
+        expected=times.expected,
+    )
+
+
+class _TimesLeft(NamedTuple):
+    """As in `JobProgress`."""
+
+    to_the_end: answers.Interval | None
+    at_its_size: answers.Interval | None
+    expected: answers.ExpectedTimes | None
+
+
+def _times_left(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    end: End,
+    left: Interval,
+    expected: answers.ExpectedTimes | None,
+    now: float,
+    speed: float | None,
+) -> _TimesLeft:
+    """Of a job whose end its forecast tells. `left`: steps of the mean length; `expected`: by the look at the queue,
+    not yet moved by the steps since; `speed`: see `progress_of`."""
     drift = _drift_here(job, decision, end, speed)
     is_new = drift is not None
     if drift is None:
         drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
-    now_left = less_untold(end.even_left(left, step), _untold_steps(job, decision, end, now, drift))
+    now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
     here, late = end.seconds(now_left, drift), _late_seconds(job, decision, end, now, drift)
     if end.by_time and limit.seconds < math.inf:
         here, rest, late = until_limit(limit.seconds, end.soonest), _NO_SECONDS, _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     ends_here = None if here is None else limit.cut(_plus(_plus(here, rest), late))
-    at_its_size = None if is_paused or ends_here is None else interval_body(ends_here)
+    at_its_size = None if job.owner_paused_at is not None or ends_here is None else interval_body(ends_here)
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
         steps_left = _left_at_the_look(decision.expected, end)
@@ -175,15 +206,7 @@ def progress_of(
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
-    return JobProgress(
-        part_done(step, total),
-        interval_body(left),
-        to_the_end,
-        longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
-        finishing=job.directive is Directive.FINISH,
-        at_its_size=at_its_size,
-        expected=expected,
-    )
+    return _TimesLeft(to_the_end, at_its_size, expected)
 
 
 def _left_at_the_look(found: ExpectedTimesRecord, end: End) -> float:
