@@ -247,9 +247,11 @@ def _hung(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str, tuple[
     phrase, and the last of these steps."""
     found = {}
     for job_id, tasks in ended.items():
-        steps = sorted(step for task, step in tasks if task.exit_code == HUNG)
-        at = steps[-1] if steps else -1
+        hung = [(step, task) for task, step in tasks if task.exit_code == HUNG]
+        at = max((step for step, _ in hung), default=-1)
         if jobs[job_id].step <= at:
+            # One that was asked to leave while it hung is told to be none of its hangs: it counts where it is alone.
+            steps = sorted(step for step, task in hung if task.unwanted_since is None) or [at]
             often = "once" if len(steps) == 1 else f"{len(steps)} times"
             found[job_id] = f"its workers hung {often}, {_after(steps, jobs[job_id])}", at
     return found

@@ -175,6 +175,11 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
             assert f" {at}" in hung.words
             if not is_back:
                 is_replaced(cause)
+    newest_hang = max(world.repository.tasks.with_exit_codes((5,), ["job-1"]), key=lambda task: task.key.incarnation)
+    world.repository.tasks.mark_unwanted([newest_hang.key], world.clock())
+    hung = found()
+    assert hung is not None
+    assert "its workers hung once, after step" in hung.words, "as the event of the other says: it was asked to leave"
     jobs = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
     for wanted, beyond, tells in ((NOTHING, 0, True), (Allocation(1, 1), 0, True), (Allocation(1, 1), at + 1, False)):
         given = [replace(each, wanted=wanted, step=each.step + beyond) for each in jobs]
