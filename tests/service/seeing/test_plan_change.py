@@ -133,3 +133,20 @@ def test_a_reader_of_some_jobs_is_not_told_that_no_other_one_changes() -> None:
     assert on_others([]) == ["No job that runs would change its size."]
     assert on_others([], of_some=True) == ["No job that you may read would change its size."]
     assert on_others([], beside_one=True) == ["No other job that runs would change its size."]
+
+
+def test_a_change_that_moves_nothing_is_told_the_same_start_as_things_are(planning: Api, world: World) -> None:
+    """Though things are told by the newest look at the queue, and the change by one that is made for it."""
+    world.looks_ahead = True
+    whole = {"workers": {"min": 6, "max": 6}, "servers": {"min": 1, "max": 1}}
+    world.submit("first", convergence={"max_steps": 2000}, **whole)
+    for _ in range(4):
+        world.round()
+        world.train(20.0)
+    world.submit("waits", convergence={"max_steps": 500}, **whole)
+    world.round()
+    world.train(1.5)
+    found = planning.post("/v1/jobs/waits/plan", json={"priority": 1.1}).json()
+    (told,) = (each for each in found["sentences"] if each.startswith("It would start in "))
+    after, _, before = told.removeprefix("It would start in ").removesuffix(".").partition("; as things are, in ")
+    assert after == before

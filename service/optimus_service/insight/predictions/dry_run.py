@@ -97,7 +97,9 @@ class Altered:
     decisions: Mapping[str, Decision]
     """Of all active jobs, by id."""
     starts: Mapping[str, Interval]
-    """Seconds until jobs that would wait on have tasks, where they can be said, and ..."""
+    """Seconds until jobs that would wait on have tasks, where they can be said, ..."""
+    starts_before: Mapping[str, Interval]
+    """... the same without the change, by the same look, and ..."""
     left: Mapping[str, Interval]
     """... to the ends of jobs."""
     effects: tuple[Effect, ...]
@@ -283,11 +285,15 @@ class Preview:
             without = self._observer.look(ClusterState.of(self._cluster), now)
             planned, with_it = foresight.planned(change(without))
             present, without_it = foresight.planned(without)
-        starts = {job_id: each.shown.waiting(now) for job_id, each in with_it.items()}
+        starts, before = (
+            {job_id: wait for job_id, each in ahead.items() if (wait := each.shown.waiting(now)) is not None}
+            for ahead in (with_it, without_it)
+        )
         left = {job_id: each.shown.left(now) for job_id, each in with_it.items()}
         return Altered(
             decisions={each.job_id: each for each in planned.decisions},
-            starts={job_id: each for job_id, each in starts.items() if each is not None},
+            starts=starts,
+            starts_before=before,
             left={job_id: each for job_id, each in left.items() if each is not None},
             effects=_effects(without, present, planned, without_it, with_it, now),
             put_off=_put_off(present, planned, without_it, with_it, now),
