@@ -9,7 +9,8 @@
   the rest is allocated. Borrowers shrink to their minima; where those do not fit either, the job of the
   lowest priority is paused first, of equals the one that loses least work (see `reservations`).
 * **Ends that are near**: a script that keeps no checkpoint is not paused for a guarantee if it has trained longer than
-  it still takes, and ends within the time that its tasks may take to leave (`drain_seconds`).
+  it still takes, and ends within the time that its tasks may take to leave (`drain_seconds`), unless another job would
+  lose what it has instead.
 * A project that **may not borrow** never holds more than its guarantee.
 * **Closed nodes**: what a project's jobs hold there, as far as it is within the quota by all nodes, is guaranteed while
   they stay, whatever the open nodes have. Nobody else could have it; a node that is closed pauses nobody.
