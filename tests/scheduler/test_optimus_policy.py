@@ -185,6 +185,15 @@ def test_the_gain_of_one_more_task_is_not_that_of_a_size_several_tasks_away() ->
     assert grant.next_gain <= 0
 
 
+def test_the_cluster_is_not_full_for_a_job_of_which_a_larger_size_fits_that_is_faster() -> None:
+    """2 workers and 2 servers would be best and fit no empty cluster of three; 2 workers and 1 server do."""
+    best_together = law(compute=0.6, fixed=0.0, transfer=0.2, per_task=0.0)
+    grant = allocate([known("a", speed=best_together, rescale_seconds=(1e6,) * 5)], 3)["a"]
+    assert (size(grant), grant.reason) == ((1, 1), Reason.NOT_WORTH_RESCALING)
+    assert grant.ideal is not None
+    assert sum((grant.ideal.workers, grant.ideal.servers)) == 3
+
+
 def test_priority_multiplies() -> None:
     jobs = [known("plain"), known("urgent", spec=a_spec(priority=4.0))]
     grants = allocate(jobs, 10)

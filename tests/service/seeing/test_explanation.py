@@ -53,6 +53,7 @@ from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import REPLACING, Standstill
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
 from optimus_service.store.records import (
@@ -1237,6 +1238,19 @@ def test_a_job_whose_steps_had_stayed_away_before_it_was_cancelled_is_not_told_t
     assert explanation_of(case).sentences[-1].endswith(f"stopped its training. Before it was cancelled, {silence}.")
 
 
+@pytest.mark.parametrize(("last_step", "still"), [(20.0, "29 s"), (38.0, "10 s")])
+def test_a_job_that_hung_before_it_was_paused_stood_still_since_its_last_step(last_step: float, still: str) -> None:
+    way = ("start", 10.0, ("w",)), ("pause", 39.0, ()), ("resume", 49.0, ("w",))
+    memberships = [
+        a_membership(epoch=epoch, cause=cause, at=at, step=0, workers=workers, servers=(), pause_seconds=None)
+        for epoch, (cause, at, workers) in enumerate(way, 1)
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=60.0, started_at=10.0)
+    last_steps = {1: LastStep(last_step), 3: LastStep(60.0)}
+    story = explanation_of(Case(job=ended, decision=None, now=70.0, memberships=memberships, last_steps=last_steps))
+    assert f"its training stood still for {still} in all, {BY}" in story.sentences[-1]
+
+
 def test_the_waits_after_errors_are_told_after_the_end() -> None:
     joined = [
         MembershipRecord(
@@ -1666,6 +1680,9 @@ def test_a_loss_is_told_and_what_a_change_bought_counts_on_when_all_tasks_are_ba
     )
     found = explanation_of(trains)
     assert "It lost w; it went on 18 s ago, and has had 3 workers and 1 server again for 15 s." in found.sentences
+    hung = Standstill("a worker is being replaced; its workers hung", is_stalled=True, is_replaced=True, hung_at=374)
+    lost_again = explanation_of(replace(trains, still={"job-1": hung})).sentences
+    assert "It lost w; it went on 18 s ago." in lost_again, "of another one that is gone since, no membership tells yet"
     steps, seconds = (203 - 68) + (374 - 224), (42.0 - 0.07 - 29.0) + (60.0 - 45.0)
     slow = 68 / (29.0 - 0.02 - 10.0)
     assert found.last_rescale is not None

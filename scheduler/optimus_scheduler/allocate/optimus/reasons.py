@@ -57,7 +57,7 @@ class _Explanation:
         now = row[above]
         gains = (table.plain[above] - table.plain[now]) / np.maximum(table.cost[above] - table.cost[now], 1e-15)
         self._above, self._gains = above, gains
-        self._next, self._next_gain = first_of_largest_among(above, gains, table)
+        self._next, self._next_gain = self._of_those_in_the_cluster(*first_of_largest_among(above, gains, table))
         tasks = table.workers + table.servers
         ones = (tasks[above] == tasks[now] + 1).nonzero()[0]
         self._one_more = first_of_largest_among(above[ones], gains[ones], table)
@@ -69,6 +69,19 @@ class _Explanation:
         shares = np.maximum(table.cost[result.row] - table.cost[below], 1e-15)
         self._last_gain = below, (table.plain[result.row] - table.plain[below]) / shares
         """(n,) the row that each job would have with a task less, and what that task gains per share."""
+
+    def _of_those_in_the_cluster(self, rows: IntArray, gain: FloatArray) -> tuple[IntArray, FloatArray]:
+        """(n,) the rows of the next sizes; where the whole cluster has no room for that, the best of others that are
+        faster, too."""
+        beyond = ~within(self._demand.take(rows, axis=0), self._capacity + TOLERANCE)
+        if not beyond.any():
+            return rows, gain
+        is_asked = beyond[self._table.job[self._above]]
+        above, gains = self._above.compress(is_asked), self._gains.compress(is_asked)
+        fits = within(self._demand.take(above, axis=0), self._capacity + TOLERANCE)
+        others, theirs = first_of_largest_among(above.compress(fits), gains.compress(fits), self._table)
+        is_found = beyond & np.isfinite(theirs) & self._is_faster(others)
+        return np.where(is_found, others, rows), np.where(is_found, theirs, gain)
 
     def grants(self) -> dict[str, Grant]:
         """By job id."""

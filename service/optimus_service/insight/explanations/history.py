@@ -278,7 +278,7 @@ def on_its_history(case: Case) -> list[str]:
     if trained and not trained[-1].workers:  # it did not train again
         pauses.append((trained[-1].at, max(job.finished_at, trained[-1].at)))
     without = [_had_tasks_again(case, *each) - each[0] for each in pauses]
-    stopped_by_pauses = sum(trained_again - since for since, trained_again in pauses)
+    stopped_by_pauses = sum(trained_again - since + _quiet_before(case, since) for since, trained_again in pauses)
     stops = _stops(case)
     after_errors = sum(stops.get(at, 0.0) for at in case.errors)
     after_ends = sum(stops.get(at, 0.0) for at in case.ends)
@@ -318,6 +318,17 @@ _LEAST_QUIET_SECONDS = 5.0
 """Less than that may be a step under way."""
 
 
+def _quiet_before(case: Case, paused_at: float) -> float:
+    """Seconds that no step came before a pause, of a job that hung then: less is its last step, and saving."""
+    before = [each for each in case.last_steps.values() if each.at <= paused_at]
+    if not before:
+        return 0.0
+    last = max(before, key=lambda each: each.at)
+    began = max((each.at for each in case.memberships if each.workers and each.at < paused_at), default=last.at)
+    quiet = paused_at - max(last.at + last.report_seconds, began)
+    return quiet if quiet >= _LEAST_QUIET_SECONDS else 0.0
+
+
 def _quiet_at_its_end(case: Case) -> float:
     """Seconds from the newest step, or the start of its last tasks, to the end of one that failed or was cancelled."""
     job = case.job
@@ -344,7 +355,9 @@ def on_lost_tasks(case: Case) -> list[str]:
     what = ", ".join(names) if len(names) <= _MOST_NAMES else counted(len(names), "task")
     said = f"It lost {what}; it went on {lasted(case.now - case.memberships[number].at)} ago"
     since = next((each.at for each in case.memberships[number:] if _members(each) == had), None)
-    again = "" if since is None else f", and has had {size(had)} again for {lasted(case.now - since)}"
+    still = case.still.get(case.job.id)
+    is_gone = still is not None and still.is_replaced  # another one, since
+    again = "" if since is None or is_gone else f", and has had {size(had)} again for {lasted(case.now - since)}"
     return [f"{said}{again}."]
 
 
