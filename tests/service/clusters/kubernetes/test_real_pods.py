@@ -185,6 +185,8 @@ def test_pods_train_scale_and_survive(deployment: Deployment, record_property: C
     # A server is killed without a warning.
     (server,) = (name for name in deployment.names("pods") if f"/{second}-server" in name)
     cluster.kubectl("-n", NAMESPACE, "delete", server, "--grace-period=0", "--force")
+    # A drain lists its pods once: one that is on its way to the node then stays there.
+    wait_until("it is replaced", lambda: any(f"/{second}-server" in name for name in deployment.names("pods")))
     # A node is emptied: its tasks leave by SIGTERM and start on the other, or wait for it.
     cluster.kubectl("drain", "n2", "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=100s")
     assert deployment.pods_on("n2") == []
