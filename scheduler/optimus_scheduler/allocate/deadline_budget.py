@@ -32,7 +32,7 @@ _ABOUT_AS_SOON = 1.03
 """Ends that differ by less are about the same."""
 _EVERY_SIZE_TO = 16
 """Up to so many tasks of a role each number is looked at, beyond it only every eighth power of two and the maximum."""
-_HARDLY, _CANNOT, _MISSED, _NEAR = "can hardly be met", "cannot be met", "will probably be missed", "is near"
+_HARDLY, _CANNOT, _MISSED, _NEAR = "can hardly be met", "cannot be met", "will probably be missed", "is near:"
 
 
 def says_it_is_missed(message: str) -> bool:
@@ -213,8 +213,7 @@ def _without_slack(
     claim = _reachable(outlook, best, possible, settings)
     soonest_with = f"it ends{_basis(outlook)}soonest with {size_words(best)}"
     if late <= 0:
-        near = f"Its deadline at {instant_words(deadline)} {_NEAR}"
-        note = f"{near}: {soonest_with}."
+        note = f"Its deadline at {instant_words(deadline)} {_NEAR} {soonest_with}."
         return replace(_reported(limits, None, note), claim=claim)
     missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:

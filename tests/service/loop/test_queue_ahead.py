@@ -23,6 +23,7 @@ from optimus_service.insight.jobs.progress import expected_times, progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at
+from optimus_service.observe.standstills import silent_jobs
 from optimus_service.store.jobs.shown_predictions import DEADLINE_PROMISED
 from optimus_service.store.records import ExpectedTimesRecord
 from optimus_service.store.repository import LEADER_LEASE
@@ -186,6 +187,36 @@ def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: 
     queue.ahead._hindrances = Hindrances
     queue.ahead.look()
     assert stored(queue, "second").start == foreseen
+
+
+@once
+def test_a_job_that_is_late_with_its_step_is_looked_at_again_until_it_makes_one(queue: World) -> None:
+    """Between two rounds, with what the service finds in the database."""
+
+    def hindrances() -> Hindrances:
+        now = queue.clock()
+        return Hindrances(at=now, silent_since=silent_jobs(queue.repository, now, listens_since=0.0))
+
+    queue.ahead._hindrances = hindrances
+    queue.ahead.look()
+    before, foreseen = stored(queue, "first"), stored(queue, "second").start
+    assert foreseen is not None
+    assert before.end is not None
+    assert before.late_seconds is None
+    queue.clock.now += 12.0
+    assert hindrances().silent_since.keys() == {"first"}
+    assert silent_jobs(queue.repository, queue.clock(), listens_since=queue.clock()) == {}, "not heard of since"
+    queue.ahead.look()
+    late, start = stored(queue, "first"), stored(queue, "second").start
+    assert late.late_seconds is not None
+    assert late.late_seconds.mean == pytest.approx(12.0 + 10.0, abs=2.0), "until now, and as long again as it is late"
+    assert late.end is not None
+    assert late.end.mean > before.end.mean + 10.0
+    assert start is not None
+    assert start.mean > foreseen.mean + 10.0
+    queue.train(5.0)
+    queue.ahead.look()
+    assert stored(queue, "first").late_seconds is None
 
 
 @once
