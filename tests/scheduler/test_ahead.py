@@ -281,6 +281,76 @@ def test_the_limit_of_time_of_a_job_runs_from_when_its_first_tasks_take_part() -
     assert found.end.mean - found.start.mean == pytest.approx(100.0, abs=LIMIT_ENDS_SECONDS)
 
 
+PRICED = Settings(price_per_core_hour=3600.0)
+"""A job with one worker and one server of one core each spends 2 a second."""
+
+
+@settings(max_examples=25)
+@given(
+    drawn=jobs_drawn,
+    most=st.floats(1.0, 600.0),
+    size=st.integers(0, 1),
+    part=st.floats(0.0, 0.99),
+    policy=st.sampled_from(POLICIES),
+    errors=st.lists(st.floats(-3.0, 3.0), max_size=3),
+)
+def test_a_limit_of_money_bounds_the_end(
+    drawn: list[tuple[int, tuple[int, int], int]],
+    most: float,
+    size: int,
+    part: float,
+    policy: str,
+    errors: list[float],
+) -> None:
+    """However wrong the ends were that were told of earlier jobs."""
+    queue = drawn_queue(drawn)
+    job = running("limited", 5000, (size, size))
+    rule = ConvergenceRule(max_steps=5000, max_cost=most)
+    judged = Errors([Judged(f"ended-{number}", "", 0.1, 0.3, error) for number, error in enumerate(errors)])
+    experience = Experience(time=judged, seconds=judged, start=judged)
+    job = replace(job, spec=replace(job.spec, convergence=rule), experience=experience, spent=part * most)
+    (limited,) = forecast_all([job], NOW, PRICED)
+    queue = replace(queue, outlooks=(*queue.outlooks, limited))
+    left = (1.0 - part) * most / 2.0
+    for found in (
+        look_ahead(queue, policy_named(policy), PRICED)["limited"],
+        corrected_times(queue, policy_named(policy), PRICED)["limited"].shown,
+    ):
+        assert found.end is not None
+        begins = NOW if found.start is None else found.start.high + limited.stop_seconds
+        assert found.end.high <= begins + left + LIMIT_ENDS_SECONDS + 1e-6
+
+
+@pytest.mark.parametrize(("has", "left"), [((0, 0), 30.0), ((1, 1), 30.0), ((2, 2), 29.0)])
+def test_a_job_that_its_budget_ends_ends_when_that_is_spent(has: tuple[int, int], left: float) -> None:
+    """With the size whose steps are cheapest, which is what it gets then."""
+    job = running("limited", 5000, has, most=max(has[0], 1))
+    rule = ConvergenceRule(max_steps=5000, max_cost=100.0)
+    job = replace(job, spec=replace(job.spec, convergence=rule), spent=40.0)
+    (limited,) = forecast_all([job], NOW, PRICED)
+    assert limited.forecast.rule == "max_cost"
+    queue = replace(a_queue(job), outlooks=(limited,))
+    found = look_ahead(queue, OPTIMUS, PRICED)["limited"]
+    assert found.end is not None
+    start = Interval(NOW, NOW, NOW) if found.start is None else found.start
+    stop = 0.0 if found.start is None else limited.stop_seconds
+    assert found.end.low >= start.low + stop + left
+    assert found.end.high <= start.high + stop + left + LIMIT_ENDS_SECONDS
+
+
+def test_a_budget_that_pays_for_all_steps_ends_no_job() -> None:
+    for has in ((0, 0), (1, 1)):
+        job = running("rich", 100, has, most=1)
+        ends = []
+        for most in (None, 1e6):
+            rule = ConvergenceRule(max_steps=100, max_cost=most)
+            (one,) = forecast_all([replace(job, spec=replace(job.spec, convergence=rule))], NOW, PRICED)
+            assert one.forecast.rule == "max_steps"
+            queue = replace(a_queue(job), outlooks=(one,))
+            ends.append(look_ahead(queue, OPTIMUS, PRICED)["rich"].end)
+        assert ends[0] == ends[1]
+
+
 @pytest.mark.parametrize("emptied", [False, True])
 def test_tasks_on_a_cordoned_node_stay_and_those_on_an_emptied_one_do_not(emptied: bool) -> None:
     queue = a_queue(running("a", 1000, most=1), running("b", 2000, most=1))

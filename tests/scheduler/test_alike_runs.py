@@ -342,3 +342,45 @@ def test_what_is_left_of_a_silent_script_falls_while_it_runs() -> None:
     assert left[2] is not None
     assert left[1][1] < left[0][1] - 8.0
     assert left[2][1] > 40.0, "longer than before: nobody knows, so as long again"
+
+
+def script_run(name: str, steps: int, **changes: object) -> EndedJob:
+    """One that did not say how many steps it makes."""
+    return replace(ended(name, 10.0), steps_per_epoch=None, total_steps=steps, **changes)  # type: ignore[arg-type]
+
+
+CLOCKS = (ConvergenceRule(max_seconds=3600.0), ConvergenceRule(max_cost=3600.0))
+PRICED = Settings(price_per_core_hour=3600.0)
+
+
+@pytest.mark.parametrize("rule", CLOCKS, ids=["time", "money"])
+@pytest.mark.parametrize(("theirs", "tell"), [(None, True), ("max_seconds", False), ("max_cost", False)])
+def test_a_script_ends_like_its_earlier_runs_where_its_limit_is_far(
+    rule: ConvergenceRule, theirs: str | None, tell: bool
+) -> None:
+    """And by its limit where these ended by theirs, which says nothing of where they would have ended."""
+    asked = ConvergenceRule(max_seconds=60.0, max_cost=60.0) if theirs else rule
+    runs = [script_run(f"run-{n}", 100, rule=asked, ended_by=theirs or "command_ends") for n in range(3)]
+    spec = a_spec(rule=rule, maximum=(1, 1))
+    trains = a_job("new", has=(1, 1), spec=spec, measured=samples(law(), ALL_SIZES), step=60)
+    trains = replace(trains, similar=tuple(runs), started_at=NOW - 20.0)
+    found = forecast(trains, NOW, PRICED)
+    assert found.end_is_guessed is tell
+    queue = Queue(NOW, (Node("n", Resources(8.0, 64 * GIB)),), (found,), {"new": trains.allocation})
+    end = corrected_times(queue, policy_named("optimus"), PRICED)["new"].shown.end
+    assert end is not None
+    steps = 40.0 / found.speeds.at(trains.allocation)
+    limit = 3580.0 if rule.max_seconds else 1800.0
+    assert end.mean - NOW == pytest.approx(steps if tell else limit, rel=0.2)
+
+
+def test_a_limit_of_money_counts_for_a_job_that_waits() -> None:
+    """As it does for one that trains: what is left pays for so many steps."""
+    spec = a_spec(rule=ConvergenceRule(max_steps=5000, max_cost=100.0), maximum=(1, 1))
+    waits = replace(a_job("new", spec=spec, measured=samples(law(), ALL_SIZES)), spent=40.0)
+    found = forecast(waits, NOW, PRICED)
+    paid = 30.0 * found.speeds.at(Allocation(1, 1))
+    assert found.forecast.rule == "max_cost"
+    assert found.forecast.remaining_steps == pytest.approx((paid,) * 3)
+    free = forecast(waits, NOW, Settings()).forecast
+    assert (free.rule, free.remaining_steps) == ("max_steps", Interval(5000.0, 5000.0, 5000.0))

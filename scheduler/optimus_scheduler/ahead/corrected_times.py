@@ -7,15 +7,18 @@ The live service, its dry run and the simulator all call `corrected_times`; what
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Judged, Predicted, Widening
 from optimus_scheduler.ahead.look_ahead import expected_steps, is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.end import BY_CLOCK
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.prices import seconds_of_budget
 from optimus_scheduler.forecast.time_left import AFTER_A_LIMIT, correction, no_surer_than_steps, widened
-from optimus_scheduler.model import Interval, Job
+from optimus_scheduler.model import Interval
 from optimus_scheduler.settings import Settings
 
 ANY_TASK = ""
@@ -40,7 +43,10 @@ def corrected_times(queue: Queue, policy: Policy, settings: Settings) -> dict[st
     """Start and end of every job of the queue, by id. Deterministic."""
     found = look_ahead(queue, policy, settings)
     nothing = ExpectedTimes(None, None)  # of jobs that their owners paused
-    return {one.id: _corrected(one, _sayable(one, found.get(one.id, nothing)), queue.now) for one in queue.outlooks}
+    return {
+        one.id: _corrected(one, _sayable(one, found.get(one.id, nothing)), queue.now, settings)
+        for one in queue.outlooks
+    }
 
 
 def _sayable(outlook: Outlook, times: ExpectedTimes) -> ExpectedTimes:
@@ -51,35 +57,44 @@ def _sayable(outlook: Outlook, times: ExpectedTimes) -> ExpectedTimes:
     return times if is_expected_to_end(outlook) else times._replace(end=None)
 
 
-def _corrected(outlook: Outlook, times: ExpectedTimes, now: float) -> CorrectedTimes:
+def _corrected(outlook: Outlook, times: ExpectedTimes, now: float, settings: Settings) -> CorrectedTimes:
     job, left = outlook.job, times.left(now)
     start, start_by = _corrected_start(outlook, times, now)
     if left is None:
         return CorrectedTimes(times._replace(start=start), times, AS_PREDICTED, start_by)
     by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
     steps = expected_steps(outlook)
-    if steps is not None and not outlook.present.is_empty and outlook.forecast.rule != "max_seconds":
+    if steps is not None and not outlook.present.is_empty and outlook.forecast.rule not in BY_CLOCK:
         by = no_surer_than_steps(by, left, steps)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
     if start is not None and times.start is not None and times.end is not None:
         # From a corrected start on it still takes as long: each end is at least that much later.
         bounds = zip(_bounds(end), _bounds(start), _bounds(times.start), _bounds(times.end), strict=True)
         end = Interval(*(max(late, begins + max(last - first, 0.0)) for late, begins, first, last in bounds))
-    end = _within_its_time(job, start, end, times.end, now)
+    end = _within_its_limits(outlook, start, end, times.end, now, settings)
     return CorrectedTimes(times._replace(start=start, end=end), times, by, start_by)
 
 
-def _within_its_time(
-    job: Job, start: Interval | None, end: Interval, foreseen: Interval | None, now: float
+def _within_its_limits(
+    outlook: Outlook,
+    start: Interval | None,
+    end: Interval,
+    foreseen: Interval | None,
+    now: float,
+    settings: Settings,
 ) -> Interval:
-    """An end, POSIX seconds, no later than the job's limit of time allows, which runs from its first start on.
-    `start`: the one that is expected; None: it has tasks. `foreseen`: the end before it was corrected, which knows when
-    the limit begins to run for tasks that do not take part yet."""
-    limit = job.spec.convergence.max_seconds
-    if limit is None:
+    """An end, POSIX seconds, no later than the job's limits of time, which runs from its first start on, and of money
+    allow. `start`: the one that is expected; None: it has tasks. `foreseen`: the end before it was corrected, which
+    knows when the limits begin to run for tasks that do not take part yet."""
+    job, limit = outlook.job, outlook.job.spec.convergence.max_seconds
+    paid = seconds_of_budget(job, outlook.minimum, settings)  # no size costs less
+    if limit is None and paid == math.inf:
         return end
     starts = (now, now, now) if start is None else _bounds(start)
-    latest = [at + limit if job.started_at is None else max(job.started_at + limit, at) for at in starts]
+    latest = [at + paid for at in starts]
+    if limit is not None:
+        over = (at + limit if job.started_at is None else max(job.started_at + limit, at) for at in starts)
+        latest = list(map(min, latest, over))
     latest = [each + after for each, after in zip(latest, _bounds(AFTER_A_LIMIT), strict=True)]
     if job.started_at is None and start is None and foreseen is not None:
         latest = list(map(max, latest, _bounds(foreseen)))

@@ -100,13 +100,13 @@ class Doubts:
         return ends
 
     def _limits(self, job: int) -> FloatArray:
-        """Instants (LEVELS,) at which its limit of time ends it: about a moment after that, some doubt."""
+        """Instants (LEVELS,) at which its limit of time or money ends it: about a moment after that, some doubt."""
         after = np.minimum(LIMIT_NOTICED_SECONDS * _WAITS, LIMIT_ENDS_SECONDS)
         limits: FloatArray = self._trajectory.limit_of(job) - LIMIT_NOTICED_SECONDS + after
         return limits
 
     def _levels(self, job: int) -> FloatArray:
-        """Steps (LEVELS,) after which it ends; inf: its limit of time ends it."""
+        """Steps (LEVELS,) after which it ends; inf: its limit of time or money ends it."""
         work = self._work[job]
         levels = levels_of(work)
         return np.where(levels >= work.median, np.inf, levels) if work.is_until_limit else levels

@@ -200,7 +200,8 @@ class Work(NamedTuple):
     is_made_up: bool = False
     """Nothing tells its length, no forecast and no earlier job: the queue has to go on, but nobody is told of it."""
     is_until_limit: bool = False
-    """Its limit of time ends it, however many steps it makes until then, if nothing that fewer steps tell of does."""
+    """Its limit of time or money ends it, however many steps it makes until then, if nothing that fewer steps tell of
+    does."""
 
     @classmethod
     def of(cls, remaining: Interval) -> Work:

@@ -28,6 +28,7 @@ from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPo
 from optimus_scheduler.allocate.staying import room_of
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LIMIT_NOTICED_SECONDS
 from optimus_scheduler.granted_places import Asked, granted_places, with_lent_room
@@ -116,10 +117,17 @@ class _Virtual:
     slots: Mapping[TaskSlot, str] = field(default_factory=dict)
     """The node of each of its tasks."""
     is_endless: bool = False
-    """Nobody knows its length: only its limit of time ends it."""
+    """Nobody knows its length: only its limit of time or money ends it."""
+    budget: float = field(init=False)
+    """Money that it may still spend, at `paid_until`; inf: it has no limit of that. Below 0 until its end is noticed.
+    """
+    price: float = 0.0
+    """Of a second with the size that it has."""
+    paid_until: float = -math.inf
 
     def __post_init__(self) -> None:
-        self.work = self.left
+        self.work, most = self.left, self.outlook.job.spec.convergence.max_cost
+        self.budget = math.inf if most is None else max(most - self.outlook.job.spent, 0.0)
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
@@ -129,10 +137,24 @@ class _Virtual:
 
     @property
     def limit_at(self) -> float:
-        """When its limit of time ends it, about; inf: it has none, or has not started."""
+        """When its limit of time or money ends it, about; inf: it has none, or has not started."""
         job, limit = self.outlook.job, self.outlook.job.spec.convergence.max_seconds
         started = self.begins_at if job.started_at is None else job.started_at
-        return math.inf if limit is None else started + limit + LIMIT_NOTICED_SECONDS
+        over = math.inf if limit is None else started + limit
+        if self.price > 0:
+            over = min(over, self._pays_from + self.budget / self.price)
+        return over + LIMIT_NOTICED_SECONDS
+
+    @property
+    def _pays_from(self) -> float:
+        """From when on what is left of its budget is spent: its first tasks cost nothing before they take part."""
+        return max(self.paid_until, self.begins_at) if self.outlook.job.started_at is None else self.paid_until
+
+    def pay(self, until: float) -> None:
+        """For what it has had until this instant."""
+        if self.price > 0:
+            self.budget -= self.price * max(until - self._pays_from, 0.0)
+        self.paid_until = until
 
     def advance(self, begin: float, end: float) -> None:
         if self.ended_at < math.inf or (self.speed <= 0 and end < self.limit_at):
@@ -145,6 +167,7 @@ class _Virtual:
             self.left = max(left, 1.0) if self.is_endless else left
         if self.speed > 0:
             self.attained += min(ends, end) - begin
+        self.pay(min(ends, end))
 
 
 class _Sharing:
@@ -285,7 +308,7 @@ class Trajectory:
         return self._jobs[job].started_at
 
     def limit_of(self, job: int) -> float:
-        """When its limit of time ends this job at the latest, not before its start; inf: it has none."""
+        """When its limit of time or money ends this job at the latest, not before its start; inf: it has none."""
         limit, start = self._jobs[job].limit_at, self.start_of(job)
         return limit if start == math.inf else max(limit, start)
 
@@ -334,7 +357,7 @@ class Trajectory:
         else:
             resumes = now + outlook.stop_seconds if changed else now
         virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)
-        virtual.speed = pace_of(outlook, size)
+        virtual.speed, virtual.price, virtual.paid_until = pace_of(outlook, size), self._price_of(outlook, size), now
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
         if not size.is_empty:
             virtual.started_at, virtual.begins_at = now, resumes
@@ -476,7 +499,7 @@ class Trajectory:
             return
         self._has_changed, had_tasks = True, not job.size.is_empty
         job.size, job.changed_at, job.waits_as = size, self._now, None
-        job.speed = pace_of(job.outlook, size)
+        job.speed, job.price, job.paid_until = pace_of(job.outlook, size), self._price_of(job.outlook, size), self._now
         job.slots = _within(job.slots, size)
         if not size.is_empty:
             stop = job.outlook.stop_seconds if had_tasks else self._start_up_seconds(job.outlook)
@@ -488,6 +511,12 @@ class Trajectory:
                 job.begins_at = job.started_at + stop
                 job.cause = None if job.started_at < self._now else self._newest_end(job)
             job.n_sizes += 1
+
+    def _price_of(self, outlook: Outlook, size: Allocation) -> float:
+        """Of a second with this size, where the job has a limit of money; else 0."""
+        if outlook.job.spec.convergence.max_cost is None or size.is_empty:
+            return 0.0
+        return cost_per_second(outlook.job.spec, size, self._rules.settings)
 
     def _start_up_seconds(self, outlook: Outlook, elapsed: float = 0.0) -> float:
         """Until it trains with its first tasks, granted so long ago."""

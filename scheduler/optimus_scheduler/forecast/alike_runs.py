@@ -14,8 +14,7 @@ from optimus_models.convergence import LEAST_POINTS
 from optimus_models.loss.curve import LossCurve
 from optimus_scheduler.forecast.censoring import Length, is_whole, quantiles, weighed
 from optimus_scheduler.forecast.cold_start import device_name
-from optimus_scheduler.forecast.end import may_end_by_curve
-from optimus_scheduler.forecast.precedents import epochs_for, with_belief
+from optimus_scheduler.forecast.precedents import epochs_for, may_end_by_curve, with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job, MetricTarget
 

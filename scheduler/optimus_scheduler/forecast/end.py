@@ -13,16 +13,19 @@ from optimus_models.calibration import AS_PREDICTED, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.ends import Prediction
+from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
 from optimus_scheduler.forecast.fits import Fitted
+from optimus_scheduler.forecast.outlook import allocation_of
 from optimus_scheduler.forecast.precedents import (
     confidence,
     early_ends,
+    may_end_by_curve,
     precedents,
     with_early_ends,
     with_precedents,
     with_same_runs,
 )
-from optimus_scheduler.forecast.prices import cost_per_second
+from optimus_scheduler.forecast.prices import cost_per_second, seconds_of_budget
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
@@ -60,6 +63,8 @@ class End(NamedTuple):
             whole = _yet_to_hold(job, whole, fitted, use, settings)
         holds = None if job.spec.tracked else _converged_by(job, whole, fitted, use, settings)
         prediction = None if has_made_all(job) else _predict_total(job, whole, epoch, fitted, use)
+        if prediction is not None and _ends_before_its_clock(job, prediction, epoch):
+            prediction = None  # as without these limits: what alike runs made is told, and bounded by them
         prediction = _not_before_it_is_judged(job, prediction, settings)
         remaining, by_steps = _remaining_steps(job, prediction, limit)
         is_here = holds is not None or job.directive is Directive.FINISH
@@ -122,7 +127,7 @@ def _what_ends(
     if prediction is None:
         return None
     name = prediction.rule
-    if remaining is not None and limit < math.inf and name not in _OF_TIME:
+    if remaining is not None and limit < math.inf and name not in BY_CLOCK:
         if job.step + remaining.mean >= limit - 0.5:  # at the limit
             name = "max_steps" if rule.max_steps is not None and limit == rule.max_steps else "max_epochs"
         elif name in ("max_steps", "max_epochs"):
@@ -130,7 +135,8 @@ def _what_ends(
     return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
 
 
-_OF_TIME = ("max_seconds", "max_cost")
+BY_CLOCK = ("max_seconds", "max_cost")
+"""Limits whose seconds are as good as certain, and whose steps follow from them."""
 _JUDGED_BY_LOSSES = ("target_loss", "loss_decrease")
 _BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 
@@ -148,16 +154,33 @@ class Use(NamedTuple):
     """None without prices, or without tasks."""
     has_price: bool
     """Whether anything costs anything."""
+    steps_paid: float = math.inf
+    """Of a job without tasks: what is left of its limit of money pays for so many, at its minimum; inf: no such limit,
+    or it is not known."""
+
+    def seconds_paid(self, most: float | None) -> float:
+        """How long what is left of a limit of money pays for what the job has; inf: nothing limits it."""
+        if most is None or not self.cost_per_second:
+            return math.inf
+        return max(most - self.spent, 0.0) / self.cost_per_second
 
     @classmethod
     def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> Use:
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
-            return cls(elapsed, job.spent, None, None, None, has_price)
+            return cls(elapsed, job.spent, None, None, None, has_price, _steps_paid(job, speeds, settings))
         speed = speeds.estimate(job.allocation) if speeds.is_measured else None
         calculated = speeds.at(job.allocation) if speeds.is_known else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
         return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)
+
+
+def _steps_paid(job: Job, speeds: Speeds, settings: Settings) -> float:
+    """See `Use`."""
+    if job.spec.convergence.max_cost is None or not speeds.is_measured:
+        return math.inf
+    least = allocation_of(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
+    return seconds_of_budget(job, least, settings) * speeds.at(least)
 
 
 def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, use: Use) -> Prediction | None:
@@ -174,7 +197,27 @@ def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, us
         metric=fitted.metric,
     )
     by_precedents = with_precedents(job, epoch, with_uneven_epochs(job, own, fitted.lengths))
-    return with_early_ends(job, with_same_runs(job, epoch, by_precedents))
+    return _within_budget(job, with_early_ends(job, with_same_runs(job, epoch, by_precedents)), use.steps_paid)
+
+
+def _within_budget(job: Job, end: Prediction | None, steps_paid: float) -> Prediction | None:
+    """No later than what is left of the limit of money of a job without tasks lets it come."""
+    latest = job.step + steps_paid
+    if end is None or end.high <= latest:
+        return end
+    by = end.rule if end.mean <= latest else "max_cost"
+    return Prediction(min(end.mean, latest), min(end.low, latest), latest, by)
+
+
+def _ends_before_its_clock(job: Job, own: Prediction, epoch: float | None) -> bool:
+    """Whether only a limit of time or money was found to end a job, and ended runs like it tell that it ends by itself
+    before that."""
+    if own.rule not in BY_CLOCK or may_end_by_curve(job) or not job.similar:
+        return False
+    # A run that such a limit ended would have gone on.
+    unlimited = replace(job.spec.convergence, max_seconds=None, max_cost=None)
+    left = steps_left_like_alike_runs(replace(job, spec=replace(job.spec, convergence=unlimited)), epoch)
+    return left is not None and job.step + left.mean < own.mean
 
 
 def _not_before_it_is_judged(job: Job, end: Prediction | None, settings: Settings) -> Prediction | None:
@@ -305,12 +348,6 @@ def _is_far_beyond_its_limit(job: Job) -> bool:
     limit, elastic = step_limit(rule_of(job), epoch_steps(job)), job.spec.elastic_batch
     slack = 1 if elastic is None else elastic.maximum // elastic.minimum
     return job.step > _BEYOND * limit + slack
-
-
-def may_end_by_curve(job: Job) -> bool:
-    """Whether its rule asks for a loss, a decrease of it, or a figure of evaluations."""
-    rule = job.spec.convergence
-    return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
 
 
 def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:

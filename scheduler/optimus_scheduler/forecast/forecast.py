@@ -32,7 +32,7 @@ from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.alike_runs import seconds_after_steps_of_alike_runs, seconds_like_ended_runs
-from optimus_scheduler.forecast.end import End, Ends, Use, epoch_steps, life_of
+from optimus_scheduler.forecast.end import BY_CLOCK, End, Ends, Use, epoch_steps, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
 from optimus_scheduler.forecast.pace_to_come import pace_to_come
@@ -380,7 +380,7 @@ class _Times(NamedTuple):
 
 def _times(job: Job, use: Use, end: End, habits: Habits, now: float) -> _Times:
     pace = None if use.speed is None else step_seconds(use.speed, habits)
-    seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, now)
+    seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, use, now)
     cost = cost_of(seconds, use.cost_per_second)
     return _Times(seconds, pace, Calibration(end.by_steps, by_seconds), cost)
 
@@ -395,17 +395,25 @@ def habits_of(job: Job, now: float, stop_seconds: float, course: CourseToCome) -
 
 
 def _seconds(
-    job: Job, remaining: Interval | None, pace: Interval | None, prediction: Prediction | None, now: float
+    job: Job,
+    remaining: Interval | None,
+    pace: Interval | None,
+    prediction: Prediction | None,
+    use: Use,
+    now: float,
 ) -> tuple[Interval | None, Widening]:
     """Time left, and how it was corrected.
 
-    Where a limit of time decides, its steps were made from its seconds: the way back has no doubt.
+    Where a limit of time or money decides, its steps were made from its seconds: the way back has no doubt.
     """
     if remaining is None or pace is None:
         return None, AS_PREDICTED
     most = most_seconds(job, now)
-    if _is_by_time(prediction) and 0 < remaining.mean == remaining.high:
-        return until_limit(most - LIMIT_ENDS_SECONDS, min(remaining.low / remaining.mean, 1.0)), AS_PREDICTED
+    if prediction is not None and prediction.rule in BY_CLOCK and 0 < remaining.mean == remaining.high:
+        seconds = most - LIMIT_ENDS_SECONDS
+        if prediction.rule == "max_cost":
+            seconds = use.seconds_paid(job.spec.convergence.max_cost)
+        return until_limit(seconds, min(remaining.low / remaining.mean, 1.0)), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 
 

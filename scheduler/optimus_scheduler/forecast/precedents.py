@@ -326,6 +326,11 @@ def with_early_ends(job: Job, own: Prediction | None) -> Prediction | None:
     return own._replace(mean=mean, low=low, high=high)
 
 
+def may_end_by_curve(job: Job) -> bool:
+    """Whether its rule asks for a loss, a decrease of it, or a figure of evaluations."""
+    return _curve_rule(job) is not None
+
+
 def _curve_rule(job: Job) -> str | None:
     """The part of the rule that ended the precedents, most likely; None when only limits can end the job."""
     rule = job.spec.convergence

@@ -5,9 +5,11 @@ Money is in whatever currency the prices are in; a resource without a price is f
 
 from __future__ import annotations
 
+import math
+
 from optimus_models.cost import SECONDS_PER_HOUR, Prices
 from optimus_models.cost import Allocation as Priced
-from optimus_scheduler.model import Allocation, JobSpec, Resources
+from optimus_scheduler.model import Allocation, Job, JobSpec, Resources
 from optimus_scheduler.settings import Settings
 
 _NO_GPU = ""
@@ -48,3 +50,11 @@ def cost_per_second(spec: JobSpec, allocation: Allocation, settings: Settings) -
     worker = hour_price(spec.worker.resources, allocation.gpu_type, settings)
     server = hour_price(spec.server.resources, None, settings)
     return (allocation.workers * worker + allocation.servers * server) / SECONDS_PER_HOUR
+
+
+def seconds_of_budget(job: Job, allocation: Allocation, settings: Settings) -> float:
+    """How long what is left of the job's limit of money pays for `allocation`; inf: it has no such limit, or that costs
+    nothing."""
+    most = job.spec.convergence.max_cost
+    spends = 0.0 if most is None else cost_per_second(job.spec, allocation, settings)
+    return math.inf if most is None or spends <= 0 else max(most - job.spent, 0.0) / spends

@@ -17,7 +17,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost_of, forecast, most_seconds
-from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices, seconds_of_budget
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
     NOTHING,
@@ -511,7 +511,8 @@ def like_similar(job: Job, ahead: Forecast, now: float, constants: SchedulerSett
     steps = steps_of_alike_runs(job, job.steps_per_epoch)
     if steps is None or ahead.seconds_per_step is None:
         return ahead
-    seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step, most_seconds(job, now))
+    most = min(most_seconds(job, now), seconds_of_budget(job, job.allocation, constants))
+    seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step, most)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     return ahead._replace(
         total_steps=steps,
