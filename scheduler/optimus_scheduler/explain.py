@@ -295,7 +295,7 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
     has = outlook.present
     assumed = (
-        " (assumed: no job that runs, nor an ended one like them, has measured one)"
+        " (assumed: no job that runs, nor one like them that succeeded, has measured one)"
         if is_prior(outlook.stop_seconds)
         else ""
     )

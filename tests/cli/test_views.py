@@ -465,6 +465,10 @@ def test_what_predictions_rest_on_is_said() -> None:
     text = shown(render_predictions.prediction(builders.job(), builders.predictions(learned=learned)))
     assert "3 earlier runs (80 % of the weight)" in text
     assert "speeds of earlier jobs" in text
+    assert "its own losses" in text
+    script = builders.job()
+    script["spec"] = {**script["spec"], "convergence": {"max_cost": 0.5}}
+    assert "its own losses" not in shown(render_predictions.prediction(script, builders.predictions(learned=learned)))
     metric = {"name": "test_accuracy", "target": 0.95, "values": [{"step": 10, "value": 0.5}], "fitted": []}
     assert "0.5000, target 0.95" in shown(
         render_predictions.prediction(builders.job(), builders.predictions(metric=metric))

@@ -71,7 +71,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Keeps 2 workers and 1 server: "
             "4 workers and 2 servers would be N times as fast (N to N with 80 % probability), "
             "but the change is predicted to stop training for about N s "
-            "(assumed: no job that runs, nor an ended one like them, has measured one), "
+            "(assumed: no job that runs, nor one like them that succeeded, has measured one), "
             "too long for what it would save by its end or for how sure that is.",
         ),
         (
@@ -80,7 +80,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Keeps 2 workers and 1 server: "
             "4 workers and 2 servers would be N times as fast (N to N with 80 % probability), "
             "but the change is predicted to stop training for about N s "
-            "(assumed: no job that runs, nor an ended one like them, has measured one), and other jobs would be "
+            "(assumed: no job that runs, nor one like them that succeeded, has measured one), and other jobs would be "
             "slower: together that is too much for what it would save, or for how sure that is. "
             "Other jobs would have to give up the room for that.",
         ),

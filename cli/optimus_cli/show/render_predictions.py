@@ -66,7 +66,7 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
         ("Steps left", wording.count_interval(predictions["remaining_steps"])),
         ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
         ("Ends by", wording.ends_by(predictions["rule"], predictions["total_steps"])),
-        ("Judged by", _sources(predictions)),
+        ("Judged by", _sources(job, predictions)),
     ]
     rates = learning_rates(predictions)
     if rates is not None:
@@ -79,10 +79,15 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
     yield from _sizes(job, predictions)
 
 
-def _sources(predictions: Predictions) -> str:
+_BY_CURVE = ("loss_decrease", "target_loss", "target_metric")
+"""Fields of a convergence rule about what a job has learned."""
+
+
+def _sources(job: Job, predictions: Predictions) -> str:
     """What the predictions rest on, in words."""
-    learned = predictions["learned"]
-    words = ["its own losses"] if predictions["losses"] else []
+    learned, rule = predictions["learned"], job["spec"].get("convergence") or {}
+    goes_by_losses = any(rule.get(name) is not None for name in _BY_CURVE)
+    words = ["its own losses"] if predictions["losses"] and goes_by_losses else []
     if learned["finished_runs"]:
         count = learned["finished_runs"]
         runs = f"{count} earlier run{'s' * (count != 1)} ({wording.percent(learned['share'])} of the weight)"
@@ -239,7 +244,7 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -
     facts += [(name, wording.number(value, 4)) for name, value in sorted(outcome["metrics"].items())]
     if outcome["cost"] is not None:
         facts.append(("Cost", money(outcome["cost"])))
-    yield facts_table([*facts, ("Judged by", _sources(predictions)), *_choice_facts(predictions, asked)])
+    yield facts_table([*facts, ("Judged by", _sources(job, predictions)), *_choice_facts(predictions, asked)])
     if outcome["review"]:
         yield review(outcome)
     measured = [point for point in predictions["speeds"] if point["measured"] is not None]

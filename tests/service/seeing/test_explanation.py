@@ -1282,7 +1282,7 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
     last = explanation_of(case).sentences[-1]
     assert f"its training stood still for 1 min 30 s in all, {BY}." in last, "30 s, and 60 s with the end in them"
     assert "It was tried again once after an error, which cost it 30 s." in last
-    assert "It had ended once before, and was resumed." in last
+    assert "It had ended once before, 20 s of that time, and was resumed." in last
     again = replace(ended, state=JobState.CANCELLED, finished_at=400.0, step_at=250.0)
     last = explanation_of(replace(case, job=again, now=500.0, errors=(), ends=(400.0, 260.0))).sentences[-1]
     assert f"its training stood still for 2 min 20 s in all, {BY}. It had ended once before" in last

@@ -300,7 +300,8 @@ def on_its_history(case: Case) -> list[str]:
         cut = [at for at in case.errors if _ended_before_its_try(case, at)]
         changes += _on_retries(case, len(cut), after_errors - sum(stops.get(at, 0.0) for at in cut))
     if n_ends:
-        changes += f" It had ended {times(n_ends)} before, and was resumed."
+        of_that = f", {lasted(apart)} of that time," if (apart := _had_ended_for(case)) >= 1.0 else ","
+        changes += f" It had ended {times(n_ends)} before{of_that} and was resumed."
     if lost := total(losses(job, case.memberships, case.began, case.last_steps)).words:
         changes += f" Lost with its stops: {lost}."
     if case.silence_at_its_end is not None:
@@ -439,6 +440,17 @@ def _stops(case: Case) -> dict[float, float]:
         until = joined[number] if number < len(joined) else case.job.finished_at or case.now
         found[at] = max(until - at, 0.0)
     return found
+
+
+def _had_ended_for(case: Case) -> float:
+    """Seconds from its ends before its last one until it trained again."""
+    joined = [each.at for each in case.memberships if each.workers]
+    finished = case.job.finished_at or case.now
+    firsts: dict[float, float] = {}
+    for at in sorted(at for at in case.ends if at < finished):
+        again = min((each for each in joined if each > at), default=finished)
+        firsts.setdefault(again, at)
+    return sum(again - at for again, at in firsts.items())
 
 
 def _members(membership: MembershipRecord) -> answers.Allocation:
