@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -9,14 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from optimus_cli.client import Client
 from optimus_cli.errors import BadInput, CliError
+
+Value = TypeVar("Value")
 
 LOG_NAME = "service.log"
 READY_SECONDS = 120.0
@@ -158,10 +162,10 @@ def _holds_lock(pid: int, data_directory: Path) -> bool:
     """Whether the process has the directory's lock file open: its id may mean another one after a crash."""
     try:
         lock = (data_directory / "lock").stat()
-        opened = [each.stat() for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists()]
+        opened = [each.stat for each in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
-    return any(os.path.samestat(lock, each) for each in opened)
+    return any(os.path.samestat(lock, each) for each in _of_open(opened))
 
 
 def _may_get(pid: int, data_directory: Path) -> bool:
@@ -169,11 +173,18 @@ def _may_get(pid: int, data_directory: Path) -> bool:
     if _age_seconds(pid) >= STARTING_SECONDS:
         return False
     try:
-        opened = [each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()]
+        opened = [each.readlink for each in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False  # it has ended, or belongs to another user
-    locks = [path for path in opened if path.name == "lock"]
+    locks = [path for path in _of_open(opened) if path.name == "lock"]
     return not locks or data_directory / "lock" in locks
+
+
+def _of_open(reads: Iterable[Callable[[], Value]]) -> Iterator[Value]:
+    """What these say of the files that a process has open; it may close some meanwhile, as one that starts does."""
+    for read in reads:
+        with contextlib.suppress(OSError):
+            yield read()
 
 
 def _services() -> Iterator[int]:

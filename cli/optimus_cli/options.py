@@ -217,6 +217,17 @@ def connect(url: str) -> Client:
     return Client(url, place(url).token, ca_file=ca_file.get(), may_start=background.is_starting)
 
 
+def answering() -> str | None:
+    """The address at which commands reach a service, if one answers there at once."""
+    url, token = place()
+    try:
+        with Client(url, token, timeout_seconds=COMPLETION_TIMEOUT_SECONDS, ca_file=ca_file.get()) as client:
+            next(iter(client.jobs({}, limit=1)), None)
+    except CliError:
+        return None
+    return url
+
+
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """(id, what it is) of the jobs that the word may become; nothing when the service cannot be asked."""
     url, token = place()

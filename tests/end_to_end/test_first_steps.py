@@ -160,6 +160,10 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert f"cannot listen on 127.0.0.1 port {shell.port}" in elsewhere.stderr
     assert "--port" in elsewhere.stderr
     assert "Traceback" not in again.stderr + elsewhere.stderr
+    for what in ("stop", "stop --tasks --yes"):
+        other = shell(f"OPTIMUS_DATA_DIRECTORY=other optimus {what}")
+        assert other.returncode == 1
+        assert f"the one at http://127.0.0.1:{shell.port} uses another data directory" in " ".join(other.stderr.split())
     (shell.directory / "loop.py").write_text(LOOP)
     assert shell("optimus submit --name loop -- python loop.py").returncode == 0
     wait_until("it has work to lose", lambda: shell.get("/v1/jobs")["jobs"][0].get("lost_by_a_stop"))

@@ -16,7 +16,7 @@ from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
 from optimus_cli.job.specification import parse_assignments
-from optimus_cli.options import AsJson, Command, Group, Yes, ask, connect
+from optimus_cli.options import AsJson, Command, Group, Yes, answering, ask, connect
 
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which setting.
@@ -192,6 +192,11 @@ def stop(
             "--data-directory, as `optimus serve --detach` printed it."
         )
     else:
+        if data_directory is None and (url := answering()):
+            raise CliError(
+                f"No service runs on {directory}; the one at {url} uses another data directory. Name that with "
+                "--data-directory, as `optimus serve --detach` printed it."
+            )
         output.print_text(f"No service runs on {directory}.")
         if tasks and not yes and (n_alive := _tasks(directory, end=False)):
             loses = "What that loses only the service knows: start it to be told."

@@ -1231,6 +1231,30 @@ def test_a_stop_of_unknown_length_is_told_as_one(pauses: list[float | None], tol
     assert story.sentences[-1].endswith(f"; {told}")
 
 
+def test_what_a_change_bought_is_without_the_time_in_which_all_tasks_were_stopped() -> None:
+    """With them their coordinator: it cannot tell how long that took, but no step came meanwhile."""
+    way = ("start", 10.0, 0, 1), ("rescale", 20.0, 100, 2), ("coordinator_restart", 90.0, 900, 2)
+    memberships = [
+        a_membership(
+            epoch=epoch,
+            generation=min(epoch, 2),
+            cause=cause,
+            at=at,
+            step=step,
+            workers=("w-0", "w-1")[:n],
+            servers=(),
+            pause_seconds=0.0 if cause == "rescale" else None,
+        )
+        for epoch, (cause, at, step, n) in enumerate(way, 1)
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, started_at=10.0, finished_at=100.0, step=1100, step_at=100.0)
+    last_steps = {1: LastStep(20.0), 2: LastStep(60.0), 3: LastStep(100.0)}
+    case = Case(job=ended, decision=None, now=110.0, memberships=memberships, last_steps=last_steps)
+    said = " ".join(explanation_of(case).sentences)
+    assert "it made 20 steps per second instead of 10, which saved 50 s." in said
+    assert f"its training stood still for 30 s in all, {BY}." in said
+
+
 def test_a_job_whose_steps_had_stayed_away_before_it_was_cancelled_is_not_told_to_have_trained_on() -> None:
     ended = a_record(state=JobState.CANCELLED, finished_at=130.0)
     silence = "no step came for 46 s, where one took 0.065 s"

@@ -114,12 +114,21 @@ def _training(case: Case, numbers: Iterable[int]) -> _Training:
         if number + 1 < len(case.memberships):
             after = case.memberships[number + 1]
             n_steps += max(after.step + after.lost_steps - began.step, 0)
-            seconds += max(after.at - (after.pause_seconds or 0.0) - began.at, 0.0)
+            seconds += max(after.at - (_stood_still(case, number + 1) or 0.0) - began.at, 0.0)
         elif case.job.step_at is not None:
             ended = case.job.step_at if case.job.finished_at is None else case.job.finished_at
             n_steps += max(case.job.step - began.step, 0)
             seconds += max(min(case.job.step_at, ended) - began.at, 0.0)  # of a service that was away steps come late
     return _Training(n_steps, seconds)
+
+
+def _stood_still(case: Case, number: int) -> float | None:
+    """Seconds before this membership, by number, in which no step was made; None: not known. A coordinator that was
+    ended with all other tasks tells none: since the last step that was told of the membership before."""
+    membership, last = case.memberships[number], case.last_steps.get(case.memberships[max(number - 1, 0)].epoch)
+    if membership.cause != "coordinator_restart" or membership.pause_seconds is not None or last is None:
+        return membership.pause_seconds
+    return max(membership.at - last.at - last.report_seconds, 0.0)
 
 
 def _before(case: Case, number: int) -> list[int]:
@@ -282,9 +291,8 @@ def on_its_history(case: Case) -> list[str]:
     stops = _stops(case)
     after_errors = sum(stops.get(at, 0.0) for at in case.errors)
     after_ends = sum(stops.get(at, 0.0) for at in case.ends)
-    stopped = (
-        sum(each.pause_seconds or 0.0 for each in case.memberships) + stopped_by_pauses + after_errors + after_ends
-    )
+    still = [_stood_still(case, number) for number in range(len(case.memberships))]
+    stopped = sum(each or 0.0 for each in still) + stopped_by_pauses + after_errors + after_ends
     changed = f"was {f'changed {times(job.rescales)}' if job.rescales else 'never changed'} while it trained"
     if n_lost := sum(bool(_lost(case, number)) for number in range(len(case.memberships))):
         changed += f", it lost tasks {times(n_lost)}"
@@ -293,7 +301,10 @@ def on_its_history(case: Case) -> list[str]:
     if without:
         besides = " (waits for retries not counted)" if job.retries or case.errors else ""
         changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}{besides}"
-    n_unknown = sum(each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships)
+    n_unknown = sum(
+        each.cause == "coordinator_restart" and seconds is None
+        for each, seconds in zip(case.memberships, still, strict=True)
+    )
     changes = f" Its size {changed}; {_what_stopped_it(case, stopped, n_unknown)}."
     n_ends = sum(at < job.finished_at for at in case.ends)
     if job.retries or case.errors:
