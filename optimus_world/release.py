@@ -161,5 +161,6 @@ def load(revision: str) -> Release:
     directory = tempfile.TemporaryDirectory(prefix="optimus-release-")
     atexit.register(directory.cleanup)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(directory.name, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, that of Debian, has none
+        archive.extractall(directory.name)  # noqa: S202 - git has just written it
     return Release(Path(directory.name))

@@ -139,7 +139,8 @@ class RealCluster:
         with tarfile.open(self.scripts / "images" / "hostfs.tar") as image:
             layer = next(name for name in image.getnames() if name.endswith("layer.tar"))
             with tarfile.open(fileobj=image.extractfile(layer)) as files:
-                files.extractall(root, filter="fully_trusted")
+                files.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # Debian's Python has none
+                files.extractall(root)
         packages = ("client", "contract", "cli", "service", "scheduler", "models", "simulator")
         path = ":".join(str(self.repository / each) for each in packages)
         command = ["/usr/bin/env", f"PYTHONPATH={path}", str(self.environment / "bin" / "python"), "-m", "optimus_cli"]
