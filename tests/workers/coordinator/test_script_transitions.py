@@ -408,8 +408,8 @@ def test_a_worker_that_does_not_answer_is_told_of_until_it_does() -> None:
     world.is_silent("worker-0")
     assert world.news == [
         "worker-0 has not answered for 30 s: its process is stopped, or its machine stands still or cannot be reached. "
-        "The others go on without it, until it answers or another takes its place; what it computes meanwhile does not "
-        "count."
+        "The others go on without it, until it answers or another takes its place. The processes of its script end "
+        "soon after its last sign of life; what they have saved counts."
     ]
     assert (set(world.runs) - {"worker-0"}, world.last.workers) == ({"worker-1"}, ("worker-1",))
     assert (world.last.cause, world.last.message) == ("worker_lost", "worker-0 did not answer")

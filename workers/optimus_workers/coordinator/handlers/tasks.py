@@ -52,11 +52,13 @@ def silent(state: State, event: TaskSilent) -> Effects:
         if state.suffices(_without(state.members, event.task))
         else "Training stands still"
     )
+    computes = "; what it computes meanwhile does not count."
+    if state.settings.is_script:
+        computes = ". The processes of its script end soon after its last sign of life; what they have saved counts."
     return [
         ReportSilence(
             f"{event.task} has not answered for {event.seconds:.0f} s: its process is stopped, or its machine stands "
-            f"still or cannot be reached. {go_on}, until it answers or another takes its place; what it computes "
-            "meanwhile does not count."
+            f"still or cannot be reached. {go_on}, until it answers or another takes its place{computes}"
         )
     ]
 
