@@ -216,6 +216,12 @@ def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
     assert start.mean == pytest.approx(end.mean, rel=0.0, abs=0.2 * (end.mean - NOW))
 
 
+def was_told_wrongly(errors: list[float]) -> Experience:
+    """What earlier jobs were told, with these errors as logarithms."""
+    judged = Errors([Judged(f"ended-{number}", "", 0.1, 0.3, error) for number, error in enumerate(errors)])
+    return Experience(time=judged, seconds=judged, start=judged)
+
+
 @settings(max_examples=25)
 @given(
     drawn=jobs_drawn,
@@ -237,11 +243,9 @@ def test_a_limit_of_time_bounds_the_end(
     queue = drawn_queue(drawn)
     job = running("limited", 5000, (size, size))
     rule = ConvergenceRule(max_steps=5000, max_seconds=limit)
-    judged = Errors([Judged(f"ended-{number}", "", 0.1, 0.3, error) for number, error in enumerate(errors)])
-    experience = Experience(time=judged, seconds=judged, start=judged)
     started = NOW - ran if size and ran is not None else None
     left = limit if started is None else max(started + limit - NOW, 0.0)
-    job = replace(job, started_at=started, experience=experience)
+    job = replace(job, started_at=started, experience=was_told_wrongly(errors))
     (limited,) = forecast_all([replace(job, spec=replace(job.spec, convergence=rule))], NOW, Settings())
     queue = replace(queue, outlooks=(*queue.outlooks, limited))
     for found in (
@@ -306,9 +310,7 @@ def test_a_limit_of_money_bounds_the_end(
     queue = drawn_queue(drawn)
     job = running("limited", 5000, (size, size))
     rule = ConvergenceRule(max_steps=5000, max_cost=most)
-    judged = Errors([Judged(f"ended-{number}", "", 0.1, 0.3, error) for number, error in enumerate(errors)])
-    experience = Experience(time=judged, seconds=judged, start=judged)
-    job = replace(job, spec=replace(job.spec, convergence=rule), experience=experience, spent=part * most)
+    job = replace(job, spec=replace(job.spec, convergence=rule), experience=was_told_wrongly(errors), spent=part * most)
     (limited,) = forecast_all([job], NOW, PRICED)
     queue = replace(queue, outlooks=(*queue.outlooks, limited))
     left = (1.0 - part) * most / 2.0

@@ -14,11 +14,10 @@ from optimus_models.calibration import AS_PREDICTED, Judged, Predicted, Widening
 from optimus_scheduler.ahead.look_ahead import expected_steps, is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
-from optimus_scheduler.forecast.end import BY_CLOCK
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import seconds_of_budget
 from optimus_scheduler.forecast.time_left import AFTER_A_LIMIT, correction, no_surer_than_steps, widened
-from optimus_scheduler.model import Interval
+from optimus_scheduler.model import BY_CLOCK, Interval
 from optimus_scheduler.settings import Settings
 
 ANY_TASK = ""

@@ -31,11 +31,11 @@ from optimus_scheduler.ahead.training_alike import first_to_end, work_like_train
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.end import BY_CLOCK, epoch_steps, has_made_all
+from optimus_scheduler.forecast.end import epoch_steps, has_made_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import may_end_by_curve
 from optimus_scheduler.forecast.time_left import Habits, after_last_step, less_untold, longer_of, step_seconds
-from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
+from optimus_scheduler.model import BY_CLOCK, Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]

@@ -16,7 +16,7 @@ from optimus_scheduler.forecast.censoring import Length, is_whole, quantiles, we
 from optimus_scheduler.forecast.cold_start import device_name
 from optimus_scheduler.forecast.precedents import epochs_for, may_end_by_curve, with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job, MetricTarget
+from optimus_scheduler.model import BY_CLOCK, REACH, ConvergenceRule, EndedJob, Interval, Job, MetricTarget
 
 
 def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:
@@ -102,15 +102,12 @@ def _steps_under(job: Job, ended: EndedJob) -> _Told | None:
         return None
     by_epochs = theirs.max_epochs is not None and ended.n_epochs >= theirs.max_epochs
     by_limit = by_epochs or (theirs.max_steps is not None and ended.total_steps >= theirs.max_steps)
-    if _awaited(theirs) == _awaited(rule) and not by_limit and ended.ended_by not in _BY_CLOCK:
+    if _awaited(theirs) == _awaited(rule) and not by_limit and ended.ended_by not in BY_CLOCK:
         return _Told(whole, is_whole=True)
     if _awaited(rule) == (False, rule.target_loss, None) and rule.target_loss is not None:
         reached = _step_of_loss(ended.loss_steps, ended.losses, rule.target_loss)
         return None if reached is None else _Told(reached, is_whole=True)
     return None
-
-
-_BY_CLOCK = ("max_seconds", "max_cost")
 
 
 @lru_cache(maxsize=1024)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimus_scheduler.model import COMMAND_ENDS, ConvergenceRule, EndedJob
+from optimus_scheduler.model import BY_CLOCK, COMMAND_ENDS, ConvergenceRule, EndedJob
 
 _BY_CURVE = ("loss_decrease", "target_loss", "target_metric")
-_BY_CLOCK = ("max_seconds", "max_cost")
 
 
 def ended_by(ended: EndedJob) -> tuple[str, ...]:
@@ -29,7 +28,7 @@ def ended_by(ended: EndedJob) -> tuple[str, ...]:
         return ("max_steps",)
     if rule.max_epochs is not None and ended.n_epochs >= rule.max_epochs:
         return ("max_epochs",)
-    return tuple([name for name in (*_BY_CURVE, *_BY_CLOCK) if getattr(rule, name) is not None])
+    return tuple([name for name in (*_BY_CURVE, *BY_CLOCK) if getattr(rule, name) is not None])
 
 
 def is_whole(ended: EndedJob, rule: ConvergenceRule) -> bool:

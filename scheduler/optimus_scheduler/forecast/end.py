@@ -29,7 +29,7 @@ from optimus_scheduler.forecast.prices import cost_per_second, seconds_of_budget
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
-from optimus_scheduler.model import ConvergenceRule, Directive, Interval, Job, JobState
+from optimus_scheduler.model import BY_CLOCK, ConvergenceRule, Directive, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
 
 _LINDY_CONFIDENCE = 0.05
@@ -135,8 +135,6 @@ def _what_ends(
     return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
 
 
-BY_CLOCK = ("max_seconds", "max_cost")
-"""Limits whose seconds are as good as certain, and whose steps follow from them."""
 _JUDGED_BY_LOSSES = ("target_loss", "loss_decrease")
 _BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 
@@ -154,25 +152,23 @@ class Use(NamedTuple):
     """None without prices, or without tasks."""
     has_price: bool
     """Whether anything costs anything."""
+    seconds_paid: float = math.inf
+    """How long what is left of its limit of money pays for what the job has; inf: no such limit, or no tasks."""
     steps_paid: float = math.inf
-    """Of a job without tasks: what is left of its limit of money pays for so many, at its minimum; inf: no such limit,
-    or it is not known."""
-
-    def seconds_paid(self, most: float | None) -> float:
-        """How long what is left of a limit of money pays for what the job has; inf: nothing limits it."""
-        if most is None or not self.cost_per_second:
-            return math.inf
-        return max(most - self.spent, 0.0) / self.cost_per_second
+    """Of a job without tasks: what is left pays for so many, at its minimum; inf: no such limit, or it is not known."""
 
     @classmethod
     def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> Use:
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
-            return cls(elapsed, job.spent, None, None, None, has_price, _steps_paid(job, speeds, settings))
+            steps_paid = _steps_paid(job, speeds, settings)
+            return cls(elapsed, job.spent, None, None, None, has_price, steps_paid=steps_paid)
         speed = speeds.estimate(job.allocation) if speeds.is_measured else None
         calculated = speeds.at(job.allocation) if speeds.is_known else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
-        return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)
+        steps_per_second = calculated if speed is None else speed.mean
+        paid = seconds_of_budget(job, job.allocation, settings)
+        return cls(elapsed, job.spent, speed, steps_per_second, price, has_price, paid)
 
 
 def _steps_paid(job: Job, speeds: Speeds, settings: Settings) -> float:

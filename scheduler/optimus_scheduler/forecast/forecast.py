@@ -32,7 +32,7 @@ from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.alike_runs import seconds_after_steps_of_alike_runs, seconds_like_ended_runs
-from optimus_scheduler.forecast.end import BY_CLOCK, End, Ends, Use, epoch_steps, life_of
+from optimus_scheduler.forecast.end import End, Ends, Use, epoch_steps, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
 from optimus_scheduler.forecast.pace_to_come import pace_to_come
@@ -48,7 +48,7 @@ from optimus_scheduler.forecast.time_left import (
     times_of_many,
     until_limit,
 )
-from optimus_scheduler.model import Forecast, Interval, Job
+from optimus_scheduler.model import BY_CLOCK, Forecast, Interval, Job
 from optimus_scheduler.settings import Settings
 
 STOPS_PER_JOB = 4
@@ -412,7 +412,7 @@ def _seconds(
     if prediction is not None and prediction.rule in BY_CLOCK and 0 < remaining.mean == remaining.high:
         seconds = most - LIMIT_ENDS_SECONDS
         if prediction.rule == "max_cost":
-            seconds = use.seconds_paid(job.spec.convergence.max_cost)
+            seconds = use.seconds_paid
         return until_limit(seconds, min(remaining.low / remaining.mean, 1.0)), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 

@@ -27,11 +27,9 @@ from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.censoring import ended_by, is_whole
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job
+from optimus_scheduler.model import LIMIT_RULES, REACH, ConvergenceRule, EndedJob, Interval, Job
 from optimus_scheduler.settings import CONVERGENCE_POINTS
 
-_LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
-"""Fields of a rule that have nothing to do with how training goes."""
 _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 """Believed spread of the logarithm of total steps among jobs of one task, and how many jobs' worth that belief is."""
 _POWER, _POWER_SPREAD, _TOLD_SPREAD, _RESIDUAL = -1.0, 0.5, 0.25, 0.15
@@ -96,7 +94,7 @@ def ends_by_loss_under(
     rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tuple[str, ...] = ()
 ) -> dict[str, End]:
     """`ends_under`, without jobs that a limit ended: where their losses would have, nobody knows."""
-    limited = {one.id for one in ended if (by := ended_by(one)) and _LIMITS.issuperset(by)}
+    limited = {one.id for one in ended if (by := ended_by(one)) and LIMIT_RULES.issuperset(by)}
     found = ends_under(rule, ended, arguments)
     return {job_id: end for job_id, end in found.items() if job_id not in limited}
 
@@ -214,7 +212,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     them, nobody knows.
     """
     name = _curve_rule(job)
-    if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch or name is None:
+    if (own is not None and own.rule not in LIMIT_RULES) or not steps_per_epoch or name is None:
         return own
     rule, mine = job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project]
     ends = ends_under(rule, mine, job.spec.arguments) | _with_other_limits(rule, mine)
@@ -255,7 +253,7 @@ def with_same_runs(job: Job, steps_per_epoch: float | None, own: Prediction | No
     mean, spread = with_belief(logs)
     bounds = (math.exp(mean + reach * spread) for reach in (0.0, -REACH, REACH))
     by_runs = Prediction(*given_not_ended(Interval(*bounds), 0.0, job.step), name)
-    if own is None or own.rule in _LIMITS:
+    if own is None or own.rule in LIMIT_RULES:
         return by_runs if own is None or by_runs.mean < own.mean else own
     ends = [math.log(max(each.mean, 1.0)) for each in (own, by_runs)]
     variances = [max(math.log(each.high / max(each.low, 1.0)) / (2.0 * REACH), 1e-3) ** 2 for each in (own, by_runs)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
 from optimus_scheduler.model.jobs import (
+    BY_CLOCK,
     COMMAND_ENDS,
     LIMIT_RULES,
     ConvergenceRule,
@@ -49,6 +50,7 @@ from optimus_scheduler.model.rounds import (
 from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, Task, TaskKey, Trouble
 
 __all__ = [
+    "BY_CLOCK",
     "COMMAND_ENDS",
     "LIMIT_RULES",
     "NOTHING",

@@ -44,6 +44,8 @@ class MetricTarget:
         return value
 
 
+BY_CLOCK = ("max_seconds", "max_cost")
+"""Limits whose seconds are as good as certain, and whose steps follow from them."""
 LIMIT_RULES = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a convergence rule that end a job whether or not it has learned what it could."""
 
