@@ -116,7 +116,7 @@ def test_the_service_itself_speaks_https(authority: Path, tmp_path: Path, optimu
             assert any("listening" in line for line in service.stderr)
             done = optimus("--ca-cert", str(authority / "ca.pem"), "list", "--url", url)
             context = ssl.create_default_context(cafile=authority / "ca.pem")
-            with httpx.Client(verify=context, trust_env=False) as client:
+            with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
                 answer = client.get(f"{url}/healthz")
         finally:
             service.terminate()

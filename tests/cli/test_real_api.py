@@ -178,9 +178,9 @@ def test_bad_queries_are_bad_input(connected: Optimus) -> None:
 
 @pytest.mark.parametrize("name", sorted(REQUESTS))
 def test_a_body_of_the_last_release_is_accepted(api: str, name: str) -> None:
-    answer = httpx.post(f"{api}/v1/jobs", json=REQUESTS[name])
+    answer = httpx.post(f"{api}/v1/jobs", json=REQUESTS[name], timeout=60)
     assert answer.status_code == 201, answer.text
-    spec = httpx.get(f"{api}/v1/jobs/{answer.json()['id']}").json()["spec"]
+    spec = httpx.get(f"{api}/v1/jobs/{answer.json()['id']}", timeout=60).json()["spec"]
     stored = STORED["everything" if name == "all fields" else name]
     before = {**stored, "deadline": REQUESTS[name].get("deadline")}
     del before["environment"]  # its values are not told

@@ -20,7 +20,7 @@ TOKEN = "a token of sixteen and more"
 
 
 def test_the_contents_list_every_call(chromium: Browser, live: LiveService) -> None:
-    document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
+    document = httpx.get(f"{live.url}/openapi.json", trust_env=False, timeout=60).json()
     with opened(chromium, f"{live.url}/docs") as page:
         links = page.locator("#contents a")
         links.first.wait_for()

@@ -101,12 +101,12 @@ def test_the_link_of_every_alert_opens_its_runbook_without_a_token(tmp_path: Pat
     with live_service(tmp_path, token="a token of sixteen", history_seconds=0) as service:
         for rule in ALERTS:
             link = urlsplit(rule["annotations"]["runbook_url"])
-            answer = httpx.get(f"{service.url}{link.path}", trust_env=False)
+            answer = httpx.get(f"{service.url}{link.path}", trust_env=False, timeout=60)
             assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
             assert f"<title>{rule['alert']}</title>" in answer.text
             for other in re.findall('href="([^"]*)"', answer.text):
-                assert httpx.get(f"{service.url}{other}", trust_env=False).status_code == 200
-        assert httpx.get(f"{service.url}/runbooks/OptimusNothing", trust_env=False).status_code == 404
+                assert httpx.get(f"{service.url}{other}", trust_env=False, timeout=60).status_code == 200
+        assert httpx.get(f"{service.url}/runbooks/OptimusNothing", trust_env=False, timeout=60).status_code == 404
 
 
 def test_the_rules_are_what_prometheus_reads() -> None:

@@ -48,7 +48,7 @@ def test_the_cluster_at_a_glance(chromium: Browser, live: LiveService) -> None:
         page.get_by_role("heading", level=1).filter(has_text=re.compile("of 4 GPUs|Nothing is training")).wait_for()
         rows(page).first.wait_for()
         names = {each.text_content() for each in page.locator("table.jobs th[scope=row] a").all()}
-        known = {each["name"] for each in httpx.get(f"{live.url}/v1/jobs", trust_env=False).json()["jobs"]}
+        known = {each["name"] for each in httpx.get(f"{live.url}/v1/jobs", trust_env=False, timeout=60).json()["jobs"]}
         assert names == known
         page.get_by_role("img", name=re.compile("GPUs by job. Now .* in use; nodes that take tasks have 4")).wait_for()
         assert page.locator(".plot canvas").count() == 1
@@ -74,7 +74,7 @@ def test_a_job_with_its_loss_its_sizes_and_its_reasons(chromium: Browser, live: 
         page.get_by_role("img", name=re.compile("Loss by step")).locator("canvas").wait_for()
         page.get_by_role("img", name=re.compile("Workers and servers")).locator("canvas").wait_for()
         why = page.get_by_role("region", name="Why it has that")
-        explanation = httpx.get(f"{live.url}/v1/jobs/resnet-50-x7k2p/explanation", trust_env=False).json()
+        explanation = httpx.get(f"{live.url}/v1/jobs/resnet-50-x7k2p/explanation", trust_env=False, timeout=60).json()
         why.get_by_text("To get more").wait_for()
         assert len(why.locator("p").all()) >= len(explanation["sentences"])
         assert page.get_by_text("The job was submitted.").count() == 1
@@ -392,7 +392,7 @@ def test_a_service_that_goes_away_is_noticed(chromium: Browser, tmp_path: Path) 
 
 
 def test_only_its_own_files_may_be_loaded(live: LiveService) -> None:
-    with httpx.Client(base_url=live.url, trust_env=False) as client:
+    with httpx.Client(base_url=live.url, trust_env=False, timeout=60) as client:
         page = client.get("/")
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy

@@ -203,7 +203,10 @@ def test_nodes_show_who_sits_where(chromium: Browser, live: LiveService) -> None
     with opened(chromium, f"{live.url}/#/nodes") as page:
         rows = page.locator("table.places tbody tr")
         rows.first.wait_for()
-        nodes = {each["name"]: each for each in httpx.get(f"{live.url}/v1/nodes", trust_env=False).json()["nodes"]}
+        nodes = {
+            each["name"]: each
+            for each in httpx.get(f"{live.url}/v1/nodes", trust_env=False, timeout=60).json()["nodes"]
+        }
         assert [each.evaluate("cell => cell.firstChild.textContent") for each in rows.locator("th").all()] == list(
             nodes
         )
@@ -231,7 +234,7 @@ def test_projects_show_their_limits_and_what_others_shrink(chromium: Browser, li
     given: dict[str, Any] = {"vision": {"cpu": 18.0, "limits": most}, "speech": {"cpu": 18.0}}
     with quotas(live, **given), opened(chromium, f"{live.url}/#/projects") as page:
         rows = page.locator("table.places tbody tr")
-        told = httpx.get(f"{live.url}/v1/projects/vision", trust_env=False).json()
+        told = httpx.get(f"{live.url}/v1/projects/vision", trust_env=False, timeout=60).json()
         asked = quota_words(told["quota"])
         assert "workers together 9, max priority 2.5" in asked
         vision = rows.filter(has=page.get_by_role("rowheader", name="vision"))

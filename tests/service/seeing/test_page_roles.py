@@ -400,7 +400,7 @@ def test_an_administrator_makes_a_user_and_a_token_and_takes_them_back(at: Calla
         page.get_by_role("button", name="Revoke it").click()
         page.get_by_role("row").filter(has_text="bobs-laptop").wait_for(state="detached")
         headers = {"Authorization": f"Bearer {secret}"}
-        assert httpx.get(f"{team.live.url}/v1/whoami", headers=headers, trust_env=False).status_code == 401
+        assert httpx.get(f"{team.live.url}/v1/whoami", headers=headers, trust_env=False, timeout=60).status_code == 401
         go(page, team, "#/users")
         page.get_by_role("button", name="Change bob").click()
         users = page.get_by_role("group", name="Users")

@@ -551,6 +551,37 @@ def test_a_checkpoint_that_several_workers_write_in_turn_is_not_cut_in_two(
     assert (tmp_path / "metadata.whole").exists()
 
 
+SAVES_IN_A_FOLDER = """
+import os, pathlib, sys, time
+
+out = pathlib.Path(sys.argv[sys.argv.index("--output-dir") + 1])
+for step in range(1, 100000):
+    print("step", step, "loss", 1.0 / step, flush=True)
+    time.sleep(0.05)
+    if step % 20 == 0:
+        folder = out / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        time.sleep(0.7)
+        (folder / "config.json").write_text("{}")
+        time.sleep(0.7)
+        (folder / "model").write_bytes(bytes(500000))
+"""
+
+
+def test_a_checkpoint_whose_folder_alone_is_there_is_not_cut(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Its parts take longer to come than a process has to be quiet for."""
+    script = tmp_path / "folders.py"
+    script.write_text(SAVES_IN_A_FOLDER)
+    job = make_script_job("python", str(script), "--output-dir", "out")
+    job.scale(worker(0))
+    job.wait_for("the third checkpoint's begin", lambda: (tmp_path / "out/checkpoint-60").exists())
+    job.scale(worker(0), worker(1))
+    job.wait_for_size(2, 0)
+    assert (tmp_path / "out/checkpoint-60/model").exists()
+
+
 def test_the_processes_of_a_killed_agent_end_with_it(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "orphan.py"
     script.write_text("import os, time\nprint('process', os.getpid(), 'step 1 loss 1', flush=True)\ntime.sleep(1000)\n")

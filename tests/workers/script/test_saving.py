@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.checkpoints import LOG_SECONDS, QUIET_SECONDS, Loads, Spells, Writes
+from optimus_workers.script.checkpoints import (
+    HALF_SECONDS,
+    LOG_SECONDS,
+    QUIET_SECONDS,
+    CheckpointWatch,
+    Known,
+    Loads,
+    Spells,
+    Write,
+    Writes,
+)
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -104,6 +115,86 @@ def test_how_long_files_were_written_is_known(start: Start) -> None:
     assert writes.seconds(0.0) == pytest.approx(0.3)
     assert writes.seconds(1.2) == pytest.approx(0.1)
     assert writes.seconds(1.4) == 0.0
+
+
+MAKES_A_FOLDER = "import os; input(); print('done'); input(); os.mkdir('out/checkpoint-2'); print('done'); "
+MAKES_A_CHECKPOINT = (
+    MAKES_A_FOLDER
+    + "input(); open('out/checkpoint-2/config.json', 'w').write('{}'); print('done'); "
+    + "input(); open('out/checkpoint-2/model', 'wb').write(bytes(500_000)); print('done'); input()"
+)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> str:
+    """A folder in which a checkpoint has been for long."""
+    folder = tmp_path / "out"
+    (folder / "checkpoint-1").mkdir(parents=True)
+    os.utime(folder, (1.0, 1.0))
+    return str(folder)
+
+
+def test_a_checkpoint_begins_with_its_folder(start: Start, out: str) -> None:
+    process = start(MAKES_A_CHECKPOINT)
+    writes = Writes(0.0, Known((out,)))
+    assert writes.are_quiet([process.pid], 1.0)
+    say(process)
+    assert not writes.are_quiet([process.pid], 2.0)
+    say(process)
+    assert not writes.are_quiet([process.pid], 3.0), "the file is closed, small, and in a new folder"
+    assert writes.are_quiet([process.pid], 3.1 + QUIET_SECONDS)
+
+
+def test_a_checkpoint_that_is_smaller_than_those_before_is_waited_for_longer(
+    start: Start, out: str, tmp_path: Path
+) -> None:
+    if tmp_path.stat().st_dev == Path("/dev/shm").stat().st_dev:
+        pytest.skip("what is written to memory is not counted")
+    process = start(MAKES_A_CHECKPOINT)
+    writes = Writes(0.0, Known((out,), n_bytes=500_000))
+    assert writes.are_quiet([process.pid], 1.0)
+    say(process)
+    assert not writes.are_quiet([process.pid], 2.0)
+    say(process)
+    assert not writes.are_quiet([process.pid], 3.0)
+    assert not writes.are_quiet([process.pid], 2.9 + HALF_SECONDS), "parameters may be gathered"
+    say(process)
+    assert not writes.are_quiet([process.pid], 10.0)
+    assert writes.are_quiet([process.pid], 10.1 + QUIET_SECONDS), "it is whole"
+
+
+@pytest.mark.parametrize(("written_at", "is_quiet"), [(None, False), (-60.0, False), (0.0, True)])
+def test_a_checkpoint_may_have_begun_just_before(
+    start: Start, out: str, written_at: float | None, is_quiet: bool
+) -> None:
+    process = start(MAKES_A_FOLDER)
+    say(process)
+    newest = () if written_at is None else (Write(written_at, written_at, 500_000),)
+    writes = Writes(0.0, Known((out,), 500_000, newest))
+    assert writes.are_quiet([process.pid], QUIET_SECONDS) == is_quiet
+    assert writes.are_quiet([process.pid], HALF_SECONDS), "it may be none"
+
+
+def test_where_checkpoints_were_written_and_how_large_they_are_is_known(tmp_path: Path) -> None:
+    if tmp_path.stat().st_dev == Path("/dev/shm").stat().st_dev:
+        pytest.skip("what is written to memory is not counted")
+    (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
+    own = os.getpid()
+    watch = CheckpointWatch()
+    watch.look([own], 1.0)
+    with (tmp_path / "out" / "checkpoint-1" / "model").open("wb") as file:
+        file.write(bytes(500_000))
+        file.flush()
+        watch.look([own], 1.5)
+    watch.look([own], 2.0)
+    before = Known(("/elsewhere",), n_bytes=7)
+    known = watch.known(before, tmp_path)
+    assert known.folders[0] == "/elsewhere"
+    assert set(known.folders) >= {str(tmp_path / "out" / "checkpoint-1"), str(tmp_path / "out")}
+    assert known.n_bytes >= 500_000
+    assert known.newest == (Write(1.0, 1.5, known.n_bytes),)
+    assert str(tmp_path / "out") not in watch.known(before, tmp_path / "out").folders, "other jobs may run there"
+    assert CheckpointWatch().known(before, tmp_path) == before
 
 
 @pytest.mark.parametrize(

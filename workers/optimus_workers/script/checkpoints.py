@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,16 +13,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from optimus_workers.script.folders import NEWEST_FOLDERS, Folders
+
 # --- whether processes are writing files ------------------------------------------------------------------------------
 # One that is ended in the middle of a checkpoint leaves half of it behind.
 # Most trainings do not catch SIGTERM, and many checkpoints are several files that are written one after the other. What
-# shows that one is being written: much is written to disk, or a regular file was opened lately. Logs are open all the
-# time and grow slowly.
+# shows that one is being written: much is written to disk, a regular file was opened lately, or entries came or went in
+# the folders of checkpoints. Logs are open all the time and grow slowly.
 
 QUIET_SECONDS = 0.4
 """So long without a write, and a checkpoint is complete: longer than between two of its files."""
 LOG_SECONDS = 2.0
 """A file that is open for longer is a log, unless much is written."""
+HALF_SECONDS = 3.0
+"""The same where a checkpoint has begun that is smaller than those before: parameters may be gathered first."""
+COMPLETE = 0.9
+"""A checkpoint is whole with this part of the usual bytes."""
 MUCH_BYTES = 32 * 1024
 """Between two looks: more than logs take."""
 
@@ -51,11 +58,37 @@ class Spells:
         return sum(max(0.0, end - max(begin, since)) for begin, end in self._spells)
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What was written without a break; times are of `time.monotonic`."""
+
+    begun_at: float
+    ended_at: float
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier checkpoints of a script tell of one that is being written."""
+
+    folders: tuple[str, ...] = ()
+    """In which they are, and the folders of those."""
+    n_bytes: int = 0
+    """Of a checkpoint; 0: none is known."""
+    newest: tuple[Write, ...] = ()
+    """The last two that were written."""
+
+
 class Writes:
     """Looks at process groups. Where the system does not show what they write, nothing is ever written."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, known: Known = Known()) -> None:
         """`now`: of the clock that `are_quiet` is asked by."""
+        self._known = known
+        self._folders = Folders(known.folders)
+        changed_ago = time.time() - self._folders.newest()
+        self._has_begun = changed_ago < HALF_SECONDS
+        self._n_bytes = sum(each.n_bytes for each in known.newest if each.ended_at > now - changed_ago)
         self.files: set[FileKey] = set()
         """That were written."""
         self._spells = Spells()
@@ -65,18 +98,24 @@ class Writes:
         self._busy_at = now
 
     def are_quiet(self, groups: Iterable[int], now: float) -> bool:
-        """Whether no process of these groups has written a file for `QUIET_SECONDS`."""
+        """Whether no process of these groups has written a file for `QUIET_SECONDS`; for `HALF_SECONDS`, where a
+        checkpoint has begun and is not as large as those before."""
         processes = list(_processes(frozenset(groups)))
         written = {pid: bytes_to_disk(pid) for pid in processes}
         since = {key: self._open_since.get(key, now) for pid in processes for key in open_files(pid)}
-        much = any(number - self._written.get(pid, number) > MUCH_BYTES for pid, number in written.items())
+        more = [max(0, number - self._written.get(pid, number)) for pid, number in written.items()]
+        much = max(more, default=0) > MUCH_BYTES
         new = {key for key, opened in since.items() if now - opened < LOG_SECONDS}
-        self._spells.add(much or bool(new), now)
-        if much or new:
+        changed = self._folders.changed()
+        self._spells.add(much or bool(new) or changed, now)
+        if much or new or changed:
             self._busy_at = now
             self.files |= set(since) if much else new
+        self._has_begun |= changed
+        self._n_bytes += sum(more)
         self._written, self._open_since = written, since
-        return now - self._busy_at >= QUIET_SECONDS
+        is_half = self._has_begun and self._n_bytes < COMPLETE * self._known.n_bytes
+        return now - self._busy_at >= (HALF_SECONDS if is_half else QUIET_SECONDS)
 
     def seconds(self, since: float) -> float:
         """How long files were written after this moment."""
@@ -110,6 +149,16 @@ def open_files(pid: int, *, writable: bool = True) -> Iterator[FileKey]:
                     yield status.st_dev, status.st_ino
 
 
+def open_paths(pid: int) -> Iterator[Path]:
+    """The regular files that a process has open for writing, by their paths."""
+    folder = Path(f"/proc/{pid}/fd")
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            with suppress(OSError, ValueError, StopIteration):
+                if stat.S_ISREG(entry.stat().st_mode) and _is_writable(folder.with_name("fdinfo") / entry.name):
+                    yield entry.readlink()
+
+
 def _is_writable(information: Path) -> bool:
     flags = next(line for line in information.read_text().splitlines() if line.startswith("flags:"))
     return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
@@ -133,15 +182,6 @@ LEAST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """What was written without a break; times are of `time.monotonic`."""
-
-    begun_at: float
-    ended_at: float
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """How the script writes its checkpoints; both in seconds."""
 
@@ -161,6 +201,7 @@ class CheckpointWatch:
         self._looked_at = self._listed_at = float("-inf")
         self.files: dict[FileKey, None] = {}
         """The newest files of checkpoints."""
+        self._folders: dict[str, None] = {}
 
     def look(self, processes: Iterable[int], now: float) -> None:
         """Look at these processes, unless that was done just now."""
@@ -183,6 +224,26 @@ class CheckpointWatch:
             self.files[key] = None
         for key in list(self.files)[:-NEWEST_FILES]:
             del self.files[key]
+        for path in (path for pid in self._written for path in open_paths(pid)):
+            for folder in (path.parent.parent, path.parent):
+                self._folders.pop(str(folder), None)
+                self._folders[str(folder)] = None
+        for oldest in list(self._folders)[:-NEWEST_FOLDERS]:
+            del self._folders[oldest]
+
+    def known(self, before: Known, directory: Path) -> Known:
+        """What the checkpoints so far tell; `before`: what those of earlier processes did. `directory`, in which they
+        run, and those above it are left out: what comes and goes there may be of other jobs."""
+        shared = {str(each) for each in (directory, *directory.parents)}
+        folders = [each for each in dict.fromkeys((*before.folders, *self._folders)) if each not in shared]
+        present = () if self._present is None else (self._present,)
+        large = self._large()
+        n_bytes = int(statistics.median(each.n_bytes for each in large)) if large else before.n_bytes
+        return Known(tuple(folders[-NEWEST_FOLDERS:]), n_bytes, (*self._writes[-1:], *present))
+
+    def _large(self) -> list[Write]:
+        least = LARGE * max((each.n_bytes for each in self._writes), default=0)
+        return [each for each in self._writes if each.n_bytes >= least]
 
     def add(self, before: float, now: float, n_bytes: int) -> None:
         """So many bytes were written between two looks."""
@@ -198,8 +259,7 @@ class CheckpointWatch:
     @property
     def found(self) -> Checkpoints | None:
         """None: too few were written, or the script writes all the time."""
-        least = LARGE * max((each.n_bytes for each in self._writes), default=0)
-        large = [each for each in self._writes if each.n_bytes >= least]
+        large = self._large()
         if len(large) < LEAST:
             return None
         every = statistics.median(after.begun_at - each.begun_at for each, after in pairwise(large))

@@ -80,6 +80,8 @@ class Ending(Learning):
         """Ask the processes to stop: through the stop file if they look at it, else by SIGTERM."""
         self._order = None
         now, run = time.monotonic(), self._run
+        if run is not None:
+            self._known = run.checkpoints.known(self._known, self._working_directory)
         if run is not None and run.end is None and self._all_ended(run):
             self._look_at_end(run)
         if run is None or self._all_ended(run):
@@ -93,10 +95,10 @@ class Ending(Learning):
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
-            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now))
+            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now, self._known))
         else:
-            at = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS)
-            self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, Writes(now), True)
+            at, writes = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS), Writes(now, self._known)
+            self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, writes, True)
             run.looks_at_stop_file = run.looks_at_stop_file or self._remembers_stop_file
             self._stop_otherwise(self._stopping, replace(message, is_asked=message.is_asked or run.looks_at_stop_file))
             self._tell_of_writes(run, self._stopping)
@@ -208,13 +210,25 @@ class Ending(Learning):
                 log.warning("the command did not end within %.0f s, and is killed", stopping.killed_after)
             for process in run.processes:
                 signal_group(process, signal.SIGKILL)
-        elif not stopping.terminated and (
-            # Half a checkpoint may keep a script from going on.
-            now >= stopping.terminate_at or (stopping.waits_for_writes and stopping.is_quiet and stopping.all_quiet)
-        ):
+        elif not stopping.terminated and now >= stopping.terminate_at:
             stopping.terminated = True
             for process in run.processes:
                 signal_group(process, signal.SIGTERM)
+        elif not stopping.terminated and stopping.waits_for_writes and stopping.is_quiet and stopping.all_quiet:
+            self._terminate_if_quiet(run, stopping)
+
+    def _terminate_if_quiet(self, run: Run, stopping: Stopping) -> None:
+        """SIGTERM, unless a checkpoint has begun since the last look: half a one may keep a script from going on. The
+        processes are stopped for that look, so that none begins within it."""
+        for process in run.processes:
+            signal_group(process, signal.SIGSTOP)
+        groups = [process.pid for process in run.processes if process.exit_code is None]
+        stopping.is_quiet = stopping.writes.are_quiet(groups, time.monotonic())
+        stopping.terminated = stopping.is_quiet
+        for process in run.processes:
+            if stopping.terminated:
+                signal_group(process, signal.SIGTERM)
+            signal_group(process, signal.SIGCONT)
 
     def _look_at_end(self, run: Run) -> None:
         codes = [process.poll() for process in run.processes]

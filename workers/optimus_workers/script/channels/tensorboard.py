@@ -18,6 +18,7 @@ from pathlib import Path
 from optimus_contract.limits import MAX_COUNT
 from optimus_contract.readings.protobuf import fields
 from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.folders import LOG_OPTIONS, named_folders
 
 PATTERN = "events.out.tfevents.*"
 MAX_FILES = 200
@@ -46,19 +47,9 @@ class Scalar:
 def log_folders(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Where a command is likely to write event files: the usual folders, and those that it names."""
     found = ["runs", "lightning_logs", environment.get("TENSORBOARD_LOGGING_DIR", "")]
-    words = list(command)
-    for index, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        name = option.lstrip("-").replace("-", "_")
-        if option.startswith("--") and name in _FOLDER_OPTIONS:
-            named = value if equals else "".join(words[index + 1 : index + 2])
-            if not named:
-                continue
-            found += [named, f"{named}/runs"] if name in ("logdir", "log_dir", "logging_dir") else [f"{named}/runs"]
+    for name, named in named_folders(command):
+        found += [named, f"{named}/runs"] if name in LOG_OPTIONS else [f"{named}/runs"]
     return tuple(dict.fromkeys(each for each in found if each.strip("/")))
-
-
-_FOLDER_OPTIONS = frozenset({"output_dir", "logdir", "log_dir", "logging_dir", "directory"})
 
 
 class TensorBoardFiles:
