@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -412,6 +413,35 @@ def test_a_run_whose_loss_ended_it_tells_an_end_under_another_limit_of_epochs() 
     assert with_precedents(waiting(by_limit, max_epochs=15.0), 100.0, None) is None
     assert told(6.0, by_limit) == ("max_epochs", 600), "it passed the limit of this one"
     assert with_precedents(waiting(by_loss, max_epochs=15.0), 100.0, None) is not None
+
+
+@pytest.mark.parametrize("limit", [{"max_seconds": 1e6}, {"max_cost": 1e6}, {"max_steps": 10**6}, {"max_epochs": 1e4}])
+def test_a_far_limit_leaves_a_job_the_end_that_runs_without_it_tell(limit: dict[str, Any]) -> None:
+    """Whether the job has the limit or the run had: it only bounds the end."""
+    run = precedent("a", 1000)
+    assert run.rule is not None
+    settings = Settings(price_per_core_hour=1.0)
+    measured = samples(lambda _w, _p: 10.0, [(1, 1)])
+    running = a_job("running", has=(1, 1), spec=waiting().spec, measured=measured, step=5, similar=(run,))
+    running = replace(running, steps_per_epoch=100.0)
+    plain = forecast(running, NOW, settings).forecast
+    assert plain.remaining_seconds is not None
+    limited = replace(running, spec=replace(running.spec, convergence=replace(running.spec.convergence, **limit)))
+    found = forecast(limited, NOW, settings).forecast
+    assert (found.remaining_seconds, found.cost) == (plain.remaining_seconds, plain.cost)
+    was_limited = replace(run, rule=replace(run.rule, **limit), ended_by="target_loss")
+    assert forecast(replace(running, similar=(was_limited,)), NOW, settings).forecast.total_steps == plain.total_steps
+
+
+@pytest.mark.parametrize("name", ["max_seconds", "max_cost", "max_steps"])
+def test_a_run_that_another_limit_ended_tells_no_end(name: str) -> None:
+    run = precedent("a", 1000)
+    assert run.rule is not None
+    rule = dict[str, Any]({name: 1000})
+    cut = replace(run, rule=replace(run.rule, **rule), ended_by=name)
+    assert with_precedents(waiting(cut), 100.0, None) is None
+    assert with_precedents(waiting(cut, **{name: 2000}), 100.0, None) is None
+    assert with_precedents(waiting(cut, **rule), 100.0, None) is not None, "the very same"
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def _ends_before_its_clock(job: Job, own: Prediction, epoch: float | None) -> bo
     if own.rule not in BY_CLOCK or may_end_by_curve(job) or not job.similar:
         return False
     # A run that such a limit ended would have gone on.
-    unlimited = replace(job.spec.convergence, max_seconds=None, max_cost=None)
+    unlimited = job.spec.convergence.without_clock
     left = steps_left_like_alike_runs(replace(job, spec=replace(job.spec, convergence=unlimited)), epoch)
     return left is not None and job.step + left.mean < own.mean
 

@@ -27,7 +27,7 @@ from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.censoring import ended_by, is_whole
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import LIMIT_RULES, REACH, ConvergenceRule, EndedJob, Interval, Job
+from optimus_scheduler.model import BY_CLOCK, LIMIT_RULES, REACH, ConvergenceRule, EndedJob, Interval, Job
 from optimus_scheduler.settings import CONVERGENCE_POINTS
 
 _SPREAD, _SPREAD_COUNT = 0.5, 2.0
@@ -51,10 +51,27 @@ _MOST_CONFIDENCE = 0.4
 
 def precedents(job: Job) -> Sequence[EndedJob]:
     """Ended jobs of the same task and project that had the same rule, and knew their epochs."""
-    rule = job.spec.convergence
+    rule = job.spec.convergence.without_clock
     return [
-        ended for ended in job.similar if ended.n_epochs and ended.rule == rule and ended.project == job.spec.project
+        ended
+        for ended in comparable(job.spec.convergence, job.similar)
+        if ended.n_epochs and ended.rule == rule and ended.project == job.spec.project
     ]
+
+
+def comparable(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> list[EndedJob]:
+    """Runs to compare with a job that has this rule but for limits of time and money, as if they had had none.
+
+    Such limits only bound its end. Runs that one ended are left out, unless theirs was the same: they would have gone
+    on.
+    """
+    found = []
+    for each in ended:
+        if each.rule is None or not each.rule.has_clock:
+            found.append(each)
+        elif each.rule == rule or not set(BY_CLOCK).intersection(ended_by(each)):
+            found.append(replace(each, rule=each.rule.without_clock))
+    return found
 
 
 class End(NamedTuple):
@@ -68,10 +85,10 @@ class End(NamedTuple):
 def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob], arguments: tuple[str, ...] = ()) -> dict[str, End]:
     """Where each of these jobs of one task would have ended under this rule and with these arguments, by id.
 
-    Without those that had another kind of rule, or that a limit of epochs ended before their loss did.
+    Without those that had another kind of rule, or that another limit ended before their loss did.
     """
     decrease = rule.loss_decrease
-    found = {one.id: End(epochs_for(arguments, one)) for one in ended if one.rule == rule and one.n_epochs}
+    found = {one.id: End(epochs_for(arguments, one)) for one in ended if one.n_epochs and _is_same(one, rule)}
     alike = [(one, one.rule.loss_decrease) for one in ended if one.n_epochs and one.rule and _is_alike(one, rule)]
     if decrease is None or not any(one.id not in found for one, _ in alike):
         return found
@@ -95,7 +112,7 @@ def ends_by_loss_under(
 ) -> dict[str, End]:
     """`ends_under`, without jobs that a limit ended: where their losses would have, nobody knows."""
     limited = {one.id for one in ended if (by := ended_by(one)) and LIMIT_RULES.issuperset(by)}
-    found = ends_under(rule, ended, arguments)
+    found = ends_under(rule.without_clock, comparable(rule, ended), arguments)
     return {job_id: end for job_id, end in found.items() if job_id not in limited}
 
 
@@ -179,23 +196,36 @@ def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
     """Whether the loss ended it, and the rules differ in their decreases at most."""
     if ended.rule is None or rule.loss_decrease is None or "loss_decrease" not in ended_by(ended):
         return False
-    return replace(ended.rule, loss_decrease=rule.loss_decrease) == rule
+    return _unlimited(replace(ended.rule, loss_decrease=rule.loss_decrease)) == _unlimited(rule)
 
 
-def _with_other_limits(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
-    """Where jobs would have ended that had this rule with another limit of epochs.
+def _is_same(ended: EndedJob, rule: ConvergenceRule) -> bool:
+    """Whether it had this rule, or would have but for limits, none of which ended it."""
+    if ended.rule is None or ended.rule == rule:
+        return ended.rule is not None
+    return _unlimited(ended.rule) == _unlimited(rule) and not _was_limited(ended)
 
-    At this limit if they passed it, else where they did, unless their own limit ended them.
-    """
-    limit = math.inf if rule.max_epochs is None else rule.max_epochs
+
+def _was_limited(ended: EndedJob) -> bool:
+    """Whether a limit of steps or epochs ended it. Its last epoch may have been another number of steps."""
+    most = None if ended.rule is None else ended.rule.max_epochs
+    return not LIMIT_RULES.isdisjoint(ended_by(ended)) or (most is not None and ended.n_epochs >= most - 0.5)
+
+
+def _unlimited(rule: ConvergenceRule) -> ConvergenceRule:
+    """Without limits of steps and epochs. What a command announces is no limit."""
+    return replace(rule, max_epochs=None, max_steps=rule.max_steps if rule.ends_itself else None)
+
+
+def _at_the_limit(rule: ConvergenceRule, ended: Sequence[EndedJob], steps_per_epoch: float) -> dict[str, End]:
+    """Jobs that had this rule with other limits, and passed that of this one: they would have ended there."""
+    by_steps = math.inf if rule.max_steps is None or rule.ends_itself else rule.max_steps / steps_per_epoch
+    limit = min(by_steps, math.inf if rule.max_epochs is None else rule.max_epochs)
     return {
-        one.id: End(min(one.n_epochs, limit))
+        one.id: End(limit)
         for one in ended
-        if one.n_epochs
-        and one.rule is not None
-        and one.rule.max_epochs != rule.max_epochs
-        and (one.rule.max_epochs is None or one.n_epochs < one.rule.max_epochs - 0.5 or one.n_epochs >= limit)
-        and replace(one.rule, max_epochs=rule.max_epochs) == rule
+        if one.rule is not None and one.n_epochs >= limit and one.rule != rule
+        if _unlimited(one.rule) == _unlimited(rule)
     }
 
 
@@ -214,8 +244,9 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     name = _curve_rule(job)
     if (own is not None and own.rule not in LIMIT_RULES) or not steps_per_epoch or name is None:
         return own
-    rule, mine = job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project]
-    ends = ends_under(rule, mine, job.spec.arguments) | _with_other_limits(rule, mine)
+    rule = job.spec.convergence.without_clock
+    mine = [each for each in comparable(job.spec.convergence, job.similar) if each.project == job.spec.project]
+    ends = ends_under(rule, mine, job.spec.arguments) | _at_the_limit(rule, mine, steps_per_epoch)
     if not ends:
         return own
     if own is not None and len(job.losses) >= LEAST_POINTS:
@@ -239,12 +270,12 @@ def with_same_runs(job: Job, steps_per_epoch: float | None, own: Prediction | No
     For jobs that tell no epochs: by epochs the losses of runs are compared, and tell more (`priors`). The ends of the
     runs and the own end are means of logarithms, each weighed by how sure it is, with their disagreement in the spread.
     """
-    rule, name = job.spec.convergence, _curve_rule(job)
+    rule, name = job.spec.convergence.without_clock, _curve_rule(job)
     if steps_per_epoch or name is None:
         return own
     same = (
         each
-        for each in job.similar
+        for each in comparable(job.spec.convergence, job.similar)
         if each.arguments == job.spec.arguments and each.rule == rule and is_whole(each, rule)
     )
     logs = [math.log(each.total_steps) for each in same if each.total_steps > 0 and not each.steps_per_epoch]

@@ -78,6 +78,11 @@ class ConvergenceRule:
         """Whether time alone, or money, may end it."""
         return self.max_seconds is not None or self.max_cost is not None
 
+    @property
+    def without_clock(self) -> ConvergenceRule:
+        """The same without limits of time and money."""
+        return replace(self, max_seconds=None, max_cost=None) if self.has_clock else self
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:

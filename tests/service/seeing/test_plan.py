@@ -22,6 +22,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.ahead.queue import Hindrances
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
+from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.jobs.plan import Shown, effect_bodies, plan_body
 from optimus_service.insight.format import span
@@ -126,6 +127,36 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     [told] = [each for each in sentences if each.startswith("It would cost about ")]
     assert not re.search(r"\b0\.00\b", told), "a small amount is no nothing"
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_dry_run_says_that_the_budget_ends_the_job(world: World, waits: bool) -> None:
+    world.submit("teacher", workers={"max": 1}, servers={"max": 1})
+    world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
+    world.round()  # learns from it
+    if waits:
+        world.submit("greedy", workers={"min": 7, "max": 7}, servers={"max": 1}, priority=50)
+        world.live_until("it has all", lambda: world.repository.jobs.get("greedy").running.workers == 7)
+    took = (world.repository.jobs.get("teacher").finished_at or 0) - world.repository.jobs.get("teacher").created_at
+    priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
+
+    def told(task: str, budget: float) -> answers.Plan:
+        spec = document(task=task, workers={"max": 1}, servers={"max": 1})
+        spec["convergence"] |= {"max_cost": budget}
+        return body(world, preview_of(world, priced).of(spec, {}))
+
+    # Two tasks with one core each, at one unit of money for each second of a core.
+    seconds = 0.2 * took
+    pays = f"Its budget of {2 * seconds:.2f} pays for {time_words(seconds)} with "
+    pays += "its smallest size" if waits else "1 worker and 1 server"
+    spent = told("m:f", 2 * seconds)
+    assert f"{pays}, and ends it then." in spent.sentences
+    assert spent.cost is not None
+    assert spent.cost.mean == pytest.approx(2 * seconds, rel=0.05)
+    assert f"{pays}: it would end then at the latest." in told("another:f", 2 * seconds).sentences
+    ample = told("m:f", 100 * took)
+    assert not any("budget" in each for each in ample.sentences), ample.sentences
+    assert (ample.cost is None) == waits
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -141,7 +141,9 @@ def plan_body(
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = effect_bodies(previewed.effects, active, shown)
-    cost = None if decision.allocation.is_empty else _interval(ahead.cost)
+    # What it would cost depends on the size that it will have, unless its budget ends it.
+    is_known = not decision.allocation.is_empty or ahead.rule == "max_cost"
+    cost = _interval(ahead.cost) if is_known else None
     expected = answers.Expected(
         start_seconds=start,
         finish_seconds=finish,
@@ -160,6 +162,7 @@ def plan_body(
             *_on_places_held(previewed, active),
             *_on_time(expected, previewed),
             *[_BORROWS] * previewed.borrows,
+            *_on_the_budget(previewed),
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
             *on_others(effects, of_some=of_some),
@@ -298,6 +301,19 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
         return [*sentences, f"No deadline can be promised before it has run{why}."]
     soon = f"if it is submitted within {time_words(_TO_SUBMIT_SECONDS)}"
     return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised, {soon}."]
+
+
+def _on_the_budget(previewed: Previewed) -> list[str]:
+    """How long its limit of money lets it train, where that bounds its end."""
+    most, pays = previewed.record.asked.convergence.max_cost, previewed.seconds_paid
+    if most is None or pays == math.inf:
+        return []
+    allocation = previewed.decision.allocation
+    having = "its smallest size" if allocation.is_empty else size(allocation_body(allocation))
+    budget = f"Its budget of {money_words(most)} pays for {time_words(pays)} with {having}"
+    if previewed.forecast.rule == "max_cost":
+        return [f"{budget}, and ends it then."]
+    return [f"{budget}: it would end then at the latest."] if previewed.forecast.total_steps is None else []
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

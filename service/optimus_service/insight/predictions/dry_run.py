@@ -3,6 +3,7 @@ look at the queue ahead, with that and without it."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
@@ -141,6 +142,9 @@ class Previewed:
     """Jobs whose tasks have to stop before those that it would be given can start."""
     tells_epochs: bool = True
     """Whether an ended job of the same task told its epochs."""
+    seconds_paid: float = math.inf
+    """How long its limit of money pays for what it would get, or for its minimum where it would get nothing yet; inf:
+    it has no such limit."""
 
 
 class Tries:
@@ -271,6 +275,7 @@ class Preview:
             deadline=deadline,
             held_by=held_by,
             tells_epochs=any(each.steps_per_epoch is not None for each in candidate.similar),
+            seconds_paid=seconds_of_budget(candidate, _or_minimum(candidate, decision.allocation), foresight.constants),
         )
 
     def of_change(self, change: Callable[[Snapshot], Snapshot]) -> Altered:
@@ -393,11 +398,15 @@ class Preview:
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
-        if size.is_empty:
-            size = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
-        granted = replace(job, allocation=size, allocated_at=now)
+        granted = replace(job, allocation=_or_minimum(job, size), allocated_at=now)
         ahead = forecast(granted, now, constants).forecast
         return ahead if ahead.total_steps is not None else like_similar(granted, ahead, now, constants)
+
+
+def _or_minimum(job: Job, size: Allocation) -> Allocation:
+    """This size, or the smallest that the job may have where it is none."""
+    least = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
+    return least if size.is_empty else size
 
 
 def earliest_promised(answer: Callable[[float], DeadlineAnswer], refused: float, later: float | None) -> float | None:
