@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,17 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.checkpoints import (
-    HALF_SECONDS,
-    LOG_SECONDS,
-    QUIET_SECONDS,
-    CheckpointWatch,
-    Known,
-    Loads,
-    Spells,
-    Write,
-    Writes,
-)
+from optimus_workers.script.checkpoints import LOG_SECONDS, QUIET_SECONDS, CheckpointWatch, Loads, Spells, Writes
+from optimus_workers.script.folders import HALF_SECONDS, Folders
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -117,26 +109,23 @@ def test_how_long_files_were_written_is_known(start: Start) -> None:
     assert writes.seconds(1.4) == 0.0
 
 
-MAKES_A_FOLDER = "import os; input(); print('done'); input(); os.mkdir('out/checkpoint-2'); print('done'); "
 MAKES_A_CHECKPOINT = (
-    MAKES_A_FOLDER
-    + "input(); open('out/checkpoint-2/config.json', 'w').write('{}'); print('done'); "
-    + "input(); open('out/checkpoint-2/model', 'wb').write(bytes(500_000)); print('done'); input()"
+    "import os; input(); print('done'); input(); os.mkdir('out/checkpoint-2'); print('done'); "
+    "input(); open('out/checkpoint-2/config.json', 'w').write('{}'); print('done'); input()"
 )
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> str:
-    """A folder in which a checkpoint has been for long."""
+def out(tmp_path: Path) -> Path:
+    """A folder with a checkpoint."""
     folder = tmp_path / "out"
     (folder / "checkpoint-1").mkdir(parents=True)
-    os.utime(folder, (1.0, 1.0))
-    return str(folder)
+    return folder
 
 
-def test_a_checkpoint_begins_with_its_folder(start: Start, out: str) -> None:
+def test_a_checkpoint_begins_with_its_folder(start: Start, out: Path) -> None:
     process = start(MAKES_A_CHECKPOINT)
-    writes = Writes(0.0, Known((out,)))
+    writes = Writes(0.0, (str(out),))
     assert writes.are_quiet([process.pid], 1.0)
     say(process)
     assert not writes.are_quiet([process.pid], 2.0)
@@ -145,56 +134,66 @@ def test_a_checkpoint_begins_with_its_folder(start: Start, out: str) -> None:
     assert writes.are_quiet([process.pid], 3.1 + QUIET_SECONDS)
 
 
-def test_a_checkpoint_that_is_smaller_than_those_before_is_waited_for_longer(
-    start: Start, out: str, tmp_path: Path
+def save(out: Path, step: int, **sizes: int) -> Path:
+    folder = out / f"checkpoint-{step}"
+    folder.mkdir(exist_ok=True)
+    for name, n_bytes in sizes.items():
+        (folder / name).write_bytes(bytes(n_bytes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("made", "is_half"),
+    [
+        ({}, True),
+        ({"config": 2}, True),
+        ({"config": 2, "model": 100}, True),
+        ({"config": 2, "model": 4000}, True),
+        ({"config": 2, "model": 100, "state": 5}, True),
+        ({"config": 2, "model": 4000, "state": 4}, False),
+        ({"config": 2, "model": 5000, "state": 5, "random_1": 9}, False),
+    ],
+)
+def test_a_checkpoint_that_lacks_what_the_one_before_has_is_half(
+    out: Path, made: dict[str, int], is_half: bool
 ) -> None:
+    before, newest = save(out, 1, config=2, model=4000, state=5), save(out, 2, **made)
+    writes = Writes(0.0, (str(out),))
+    assert writes.are_quiet([], 10.0) != is_half
+    for seconds, folder in enumerate((newest, before)):
+        os.utime(folder, (1.0, time.time() - HALF_SECONDS - seconds))
+    assert writes.are_quiet([], 20.0), "it stays as it is"
+
+
+def test_files_that_are_numbered_by_process_are_alike(out: Path) -> None:
+    save(out, 1, model=100, random_0=1, random_1=1)
+    save(out, 2, model=100, random_0=1)
+    assert not Folders([str(out)]).has_half()
+
+
+def test_the_first_checkpoint_and_what_is_named_otherwise_are_no_half_ones(out: Path) -> None:
+    (out / "logs").mkdir()
+    assert not Folders([str(out), str(out / "nothing")]).has_half()
+    (out / "checkpoint-1").rmdir()
+    save(out, 2)
+    assert not Folders([str(out)]).has_half()
+
+
+def test_the_folders_of_checkpoints_are_learned(tmp_path: Path) -> None:
     if tmp_path.stat().st_dev == Path("/dev/shm").stat().st_dev:
         pytest.skip("what is written to memory is not counted")
-    process = start(MAKES_A_CHECKPOINT)
-    writes = Writes(0.0, Known((out,), n_bytes=500_000))
-    assert writes.are_quiet([process.pid], 1.0)
-    say(process)
-    assert not writes.are_quiet([process.pid], 2.0)
-    say(process)
-    assert not writes.are_quiet([process.pid], 3.0)
-    assert not writes.are_quiet([process.pid], 2.9 + HALF_SECONDS), "parameters may be gathered"
-    say(process)
-    assert not writes.are_quiet([process.pid], 10.0)
-    assert writes.are_quiet([process.pid], 10.1 + QUIET_SECONDS), "it is whole"
-
-
-@pytest.mark.parametrize(("written_at", "is_quiet"), [(None, False), (-60.0, False), (0.0, True)])
-def test_a_checkpoint_may_have_begun_just_before(
-    start: Start, out: str, written_at: float | None, is_quiet: bool
-) -> None:
-    process = start(MAKES_A_FOLDER)
-    say(process)
-    newest = () if written_at is None else (Write(written_at, written_at, 500_000),)
-    writes = Writes(0.0, Known((out,), 500_000, newest))
-    assert writes.are_quiet([process.pid], QUIET_SECONDS) == is_quiet
-    assert writes.are_quiet([process.pid], HALF_SECONDS), "it may be none"
-
-
-def test_where_checkpoints_were_written_and_how_large_they_are_is_known(tmp_path: Path) -> None:
-    if tmp_path.stat().st_dev == Path("/dev/shm").stat().st_dev:
-        pytest.skip("what is written to memory is not counted")
-    (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
-    own = os.getpid()
+    folder = tmp_path / "out" / "checkpoint-1"
+    folder.mkdir(parents=True)
     watch = CheckpointWatch()
-    watch.look([own], 1.0)
-    with (tmp_path / "out" / "checkpoint-1" / "model").open("wb") as file:
+    watch.look([os.getpid()], 1.0)
+    with (folder / "model").open("wb") as file:
         file.write(bytes(500_000))
         file.flush()
-        watch.look([own], 1.5)
-    watch.look([own], 2.0)
-    before = Known(("/elsewhere",), n_bytes=7)
-    known = watch.known(before, tmp_path)
-    assert known.folders[0] == "/elsewhere"
-    assert set(known.folders) >= {str(tmp_path / "out" / "checkpoint-1"), str(tmp_path / "out")}
-    assert known.n_bytes >= 500_000
-    assert known.newest == (Write(1.0, 1.5, known.n_bytes),)
-    assert str(tmp_path / "out") not in watch.known(before, tmp_path / "out").folders, "other jobs may run there"
-    assert CheckpointWatch().known(before, tmp_path) == before
+        watch.look([os.getpid()], 1.5)
+    found = watch.folders(["/elsewhere"], tmp_path)
+    assert found[0] == "/elsewhere"
+    assert str(tmp_path / "out") in found
+    assert str(tmp_path / "out") not in watch.folders([], tmp_path / "out"), "other jobs may run there"
 
 
 @pytest.mark.parametrize(

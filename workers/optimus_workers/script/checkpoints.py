@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,17 +17,13 @@ from optimus_workers.script.folders import NEWEST_FOLDERS, Folders
 # --- whether processes are writing files ------------------------------------------------------------------------------
 # One that is ended in the middle of a checkpoint leaves half of it behind.
 # Most trainings do not catch SIGTERM, and many checkpoints are several files that are written one after the other. What
-# shows that one is being written: much is written to disk, a regular file was opened lately, or entries came or went in
-# the folders of checkpoints. Logs are open all the time and grow slowly.
+# shows that one is being written: much is written to disk, a regular file was opened lately, entries came or went where
+# checkpoints are, or the newest of these lacks what the one before has. Logs are open all the time and grow slowly.
 
 QUIET_SECONDS = 0.4
 """So long without a write, and a checkpoint is complete: longer than between two of its files."""
 LOG_SECONDS = 2.0
 """A file that is open for longer is a log, unless much is written."""
-HALF_SECONDS = 3.0
-"""The same where a checkpoint has begun that is smaller than those before: parameters may be gathered first."""
-COMPLETE = 0.9
-"""A checkpoint is whole with this part of the usual bytes."""
 MUCH_BYTES = 32 * 1024
 """Between two looks: more than logs take."""
 
@@ -58,37 +53,12 @@ class Spells:
         return sum(max(0.0, end - max(begin, since)) for begin, end in self._spells)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """What was written without a break; times are of `time.monotonic`."""
-
-    begun_at: float
-    ended_at: float
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What earlier checkpoints of a script tell of one that is being written."""
-
-    folders: tuple[str, ...] = ()
-    """In which they are, and the folders of those."""
-    n_bytes: int = 0
-    """Of a checkpoint; 0: none is known."""
-    newest: tuple[Write, ...] = ()
-    """The last two that were written."""
-
-
 class Writes:
     """Looks at process groups. Where the system does not show what they write, nothing is ever written."""
 
-    def __init__(self, now: float, known: Known = Known()) -> None:
-        """`now`: of the clock that `are_quiet` is asked by."""
-        self._known = known
-        self._folders = Folders(known.folders)
-        changed_ago = time.time() - self._folders.newest()
-        self._has_begun = changed_ago < HALF_SECONDS
-        self._n_bytes = sum(each.n_bytes for each in known.newest if each.ended_at > now - changed_ago)
+    def __init__(self, now: float, folders: Iterable[str] = ()) -> None:
+        """`now`: of the clock that `are_quiet` is asked by; `folders`: in which the checkpoints are."""
+        self._folders = Folders(folders)
         self.files: set[FileKey] = set()
         """That were written."""
         self._spells = Spells()
@@ -98,24 +68,19 @@ class Writes:
         self._busy_at = now
 
     def are_quiet(self, groups: Iterable[int], now: float) -> bool:
-        """Whether no process of these groups has written a file for `QUIET_SECONDS`; for `HALF_SECONDS`, where a
-        checkpoint has begun and is not as large as those before."""
+        """Whether no process of these groups has written a file for `QUIET_SECONDS`, nor made half a checkpoint."""
         processes = list(_processes(frozenset(groups)))
         written = {pid: bytes_to_disk(pid) for pid in processes}
         since = {key: self._open_since.get(key, now) for pid in processes for key in open_files(pid)}
-        more = [max(0, number - self._written.get(pid, number)) for pid, number in written.items()]
-        much = max(more, default=0) > MUCH_BYTES
+        much = any(number - self._written.get(pid, number) > MUCH_BYTES for pid, number in written.items())
         new = {key for key, opened in since.items() if now - opened < LOG_SECONDS}
-        changed = self._folders.changed()
+        changed = self._folders.look()
         self._spells.add(much or bool(new) or changed, now)
         if much or new or changed:
             self._busy_at = now
             self.files |= set(since) if much else new
-        self._has_begun |= changed
-        self._n_bytes += sum(more)
         self._written, self._open_since = written, since
-        is_half = self._has_begun and self._n_bytes < COMPLETE * self._known.n_bytes
-        return now - self._busy_at >= (HALF_SECONDS if is_half else QUIET_SECONDS)
+        return now - self._busy_at >= QUIET_SECONDS and not self._folders.has_half()
 
     def seconds(self, since: float) -> float:
         """How long files were written after this moment."""
@@ -182,6 +147,15 @@ LEAST = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """What was written without a break; times are of `time.monotonic`."""
+
+    begun_at: float
+    ended_at: float
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """How the script writes its checkpoints; both in seconds."""
 
@@ -225,25 +199,17 @@ class CheckpointWatch:
         for key in list(self.files)[:-NEWEST_FILES]:
             del self.files[key]
         for path in (path for pid in self._written for path in open_paths(pid)):
-            for folder in (path.parent.parent, path.parent):
-                self._folders.pop(str(folder), None)
-                self._folders[str(folder)] = None
+            self._folders.pop(folder := str(path.parent.parent), None)
+            self._folders[folder] = None
         for oldest in list(self._folders)[:-NEWEST_FOLDERS]:
             del self._folders[oldest]
 
-    def known(self, before: Known, directory: Path) -> Known:
-        """What the checkpoints so far tell; `before`: what those of earlier processes did. `directory`, in which they
-        run, and those above it are left out: what comes and goes there may be of other jobs."""
+    def folders(self, before: Iterable[str], directory: Path) -> tuple[str, ...]:
+        """In which the folders of checkpoints are, after those that were known `before`. Not `directory`, in which the
+        script runs, nor those above it: what comes and goes there may be of other jobs."""
         shared = {str(each) for each in (directory, *directory.parents)}
-        folders = [each for each in dict.fromkeys((*before.folders, *self._folders)) if each not in shared]
-        present = () if self._present is None else (self._present,)
-        large = self._large()
-        n_bytes = int(statistics.median(each.n_bytes for each in large)) if large else before.n_bytes
-        return Known(tuple(folders[-NEWEST_FOLDERS:]), n_bytes, (*self._writes[-1:], *present))
-
-    def _large(self) -> list[Write]:
-        least = LARGE * max((each.n_bytes for each in self._writes), default=0)
-        return [each for each in self._writes if each.n_bytes >= least]
+        found = [each for each in dict.fromkeys((*before, *self._folders)) if each not in shared]
+        return tuple(found[-NEWEST_FOLDERS:])
 
     def add(self, before: float, now: float, n_bytes: int) -> None:
         """So many bytes were written between two looks."""
@@ -259,7 +225,8 @@ class CheckpointWatch:
     @property
     def found(self) -> Checkpoints | None:
         """None: too few were written, or the script writes all the time."""
-        large = self._large()
+        least = LARGE * max((each.n_bytes for each in self._writes), default=0)
+        large = [each for each in self._writes if each.n_bytes >= least]
         if len(large) < LEAST:
             return None
         every = statistics.median(after.begun_at - each.begun_at for each, after in pairwise(large))

@@ -81,7 +81,7 @@ class Ending(Learning):
         self._order = None
         now, run = time.monotonic(), self._run
         if run is not None:
-            self._known = run.checkpoints.known(self._known, self._working_directory)
+            self._folders = run.checkpoints.folders(self._folders, self._working_directory)
         if run is not None and run.end is None and self._all_ended(run):
             self._look_at_end(run)
         if run is None or self._all_ended(run):
@@ -95,9 +95,9 @@ class Ending(Learning):
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
-            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now, self._known))
+            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now, self._folders))
         else:
-            at, writes = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS), Writes(now, self._known)
+            at, writes = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS), Writes(now, self._folders)
             self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, writes, True)
             run.looks_at_stop_file = run.looks_at_stop_file or self._remembers_stop_file
             self._stop_otherwise(self._stopping, replace(message, is_asked=message.is_asked or run.looks_at_stop_file))

@@ -26,7 +26,7 @@ from optimus_workers.environment import TaskEnvironment
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.searching import LimitedSearch
 from optimus_workers.script.channels.unread import says_more, unread_line
-from optimus_workers.script.checkpoints import FileKey, Known
+from optimus_workers.script.checkpoints import FileKey
 from optimus_workers.script.folders import named_folders
 from optimus_workers.script.launch import python_environment
 from optimus_workers.script.processes import Starter
@@ -92,8 +92,8 @@ class State:
         self._saved: set[FileKey] = set()
         """Files that processes of this worker have saved."""
         named = dict.fromkeys(folder for _, folder in named_folders(spec.command or ()))
-        self._known = Known(tuple(str(self._working_directory / each) for each in named))
-        """What earlier checkpoints tell of the next one."""
+        self._folders = tuple(str(self._working_directory / each) for each in named)
+        """In which the folders of checkpoints are."""
         self._held: list[Advance] = []
         """Steps before the membership is formed."""
         self._done_at = self._learned_at = self._files_at = float("-inf")
