@@ -225,7 +225,10 @@ class ScheduleRetry:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Forget the job's end: its time, its result, its failure."""
+    """Forget the job's end: its time, its result."""
+
+    error: str | None
+    """What it had failed with, in one line: it may do so again. None: it had not failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +386,8 @@ def _reopen(status: JobStatus, _event: Event) -> Outcomes:
         most_retries=status.most_retries,
         story=status.story,
     )
-    return after, (Reopen(), EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."))
+    error = None if status.failure is None else headline(status.failure)
+    return after, (Reopen(error), EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."))
 
 
 def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:

@@ -401,7 +401,7 @@ def test_lines_come_at_news_and_otherwise_every_few_seconds() -> None:
     console = Console(file=io.StringIO(), width=200, color_system=None)
     display = LineDisplay(console)
     bigger = builders.job(running={"workers": 4, "servers": 2, "gpu_type": None})
-    waits = builders.job(state="paused", retry_at="2026-01-02T03:05:35Z", last_error="ValueError")
+    waits = builders.job(state="paused", retries=1, retry_at="2026-01-02T03:05:35Z", last_error="ValueError")
     paused = builders.job(state="paused")
     jobs = [builders.job()] * 7 + [bigger] * 3 + [paused] + [waits] * 2 + [builders.finished_job()] * 20
     for second, job in enumerate(jobs):

@@ -217,7 +217,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           <Text text={job.failure} line={explanation.message} summary="The whole error" own />
         </div>
       )}
-      {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
+      {job.retry_at && job.retries > 0 && <Retry job={job} at={job.retry_at} now={now} />}
       <Actions job={job} again={again} caller={caller} needsToken={needsToken} />
       <div class="tiles">
         <div class="tile">

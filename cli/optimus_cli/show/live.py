@@ -149,9 +149,9 @@ def _last_words(job: Job) -> Text:
 def awaited_retry(job: Job) -> str | None:
     """`retry 1 of 2 after ValueError: no such column`, of a job that waits after an error of its code; else None."""
     error = job.get("last_error")
-    if is_final(job) or error is None or job["retry_at"] is None:
-        return None
     number = job.get("retries") or 0
+    if is_final(job) or error is None or job["retry_at"] is None or not number:
+        return None
     most = max(number, job["spec"].get("retries") or 0)
     return f"retry {number} of {wording.count(most)} after {wording.last_line(error)}"
 

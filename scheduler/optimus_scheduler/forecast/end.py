@@ -15,7 +15,6 @@ from optimus_models.cost import Estimate
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
 from optimus_scheduler.forecast.fits import Fitted
-from optimus_scheduler.forecast.outlook import allocation_of
 from optimus_scheduler.forecast.precedents import (
     confidence,
     early_ends,
@@ -25,7 +24,7 @@ from optimus_scheduler.forecast.precedents import (
     with_precedents,
     with_same_runs,
 )
-from optimus_scheduler.forecast.prices import cost_per_second, seconds_of_budget
+from optimus_scheduler.forecast.prices import cost_per_second, seconds_paid
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
@@ -167,7 +166,7 @@ class Use(NamedTuple):
         calculated = speeds.at(job.allocation) if speeds.is_known else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
         steps_per_second = calculated if speed is None else speed.mean
-        paid = seconds_of_budget(job, job.allocation, settings)
+        paid = seconds_paid(job, settings)
         return cls(elapsed, job.spent, speed, steps_per_second, price, has_price, paid)
 
 
@@ -175,8 +174,7 @@ def _steps_paid(job: Job, speeds: Speeds, settings: Settings) -> float:
     """See `Use`."""
     if job.spec.convergence.max_cost is None or not speeds.is_measured:
         return math.inf
-    least = allocation_of(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
-    return seconds_of_budget(job, least, settings) * speeds.at(least)
+    return seconds_paid(job, settings) * speeds.at(job.spec.smallest)
 
 
 def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, use: Use) -> Prediction | None:

@@ -408,11 +408,9 @@ def _seconds(
     """
     if remaining is None or pace is None:
         return None, AS_PREDICTED
-    most = most_seconds(job, now)
+    most = min(most_seconds(job, now), use.seconds_paid)
     if prediction is not None and prediction.rule in BY_CLOCK and 0 < remaining.mean == remaining.high:
-        seconds = most - LIMIT_ENDS_SECONDS
-        if prediction.rule == "max_cost":
-            seconds = use.seconds_paid
+        seconds = use.seconds_paid if prediction.rule == "max_cost" else most_seconds(job, now) - LIMIT_ENDS_SECONDS
         return until_limit(seconds, min(remaining.low / remaining.mean, 1.0)), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 

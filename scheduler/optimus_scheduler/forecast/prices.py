@@ -58,3 +58,8 @@ def seconds_of_budget(job: Job, allocation: Allocation, settings: Settings) -> f
     most = job.spec.convergence.max_cost
     spends = 0.0 if most is None else cost_per_second(job.spec, allocation, settings)
     return math.inf if most is None or spends <= 0 else max(most - job.spent, 0.0) / spends
+
+
+def seconds_paid(job: Job, settings: Settings) -> float:
+    """The same for what the job has, or for its smallest size where it has nothing."""
+    return seconds_of_budget(job, job.spec.smallest if job.allocation.is_empty else job.allocation, settings)

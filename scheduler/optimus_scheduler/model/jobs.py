@@ -136,6 +136,11 @@ class JobSpec:
         return self.elastic_batch.minimum if self.elastic_batch is not None else self.global_batch_size
 
     @property
+    def smallest(self) -> Allocation:
+        """The fewest tasks that the job trains with."""
+        return Allocation(self.worker.minimum, self.server.minimum, self.gpu_type)
+
+    @property
     def asked_size(self) -> tuple[int, int]:
         """Workers and servers that a policy gives which does not choose sizes: what the owner asked for, within minimum
         and maximum."""

@@ -215,8 +215,9 @@ def _replaced(hung: tuple[str, int] | None) -> Standstill:
 
 
 def _failed(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, Standstill]:
-    """Of jobs that are tried again after an error and have not passed the step where it came, or were paused before."""
-    again = [job_id for job_id, job in jobs.items() if job.retries and job.last_error is not None]
+    """Of jobs that are tried again after an error, by themselves or as their owner asked for it, and have not passed
+    the step where it came, or were paused before."""
+    again = [job_id for job_id, job in jobs.items() if job.last_error is not None]
     found = {}
     for job_id, memberships in (repository.memberships.of_jobs(again) if again else {}).items():
         tries = [after for before, after in pairwise(memberships) if before.workers and after.cause == "resume"]

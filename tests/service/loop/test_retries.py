@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_membership, set_wanted
 
@@ -94,18 +95,23 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     assert len(world.events("job-1", "RetryScheduled")) == 1
 
 
-def failed_once(world: World) -> tuple[int, DecisionRecord]:
-    """The step by which job-1 has failed, and the decision after that."""
-    trained(world)
+def failed_once(world: World, *, for_good: bool = False) -> tuple[int, DecisionRecord]:
+    """The step by which job-1 has failed, and the decision after that. `for_good`: its owner has resumed it."""
+    trained(world, **({"retries": 0} if for_good else {}))
     at = job_of(world).step
     fail(world)
+    if for_good:
+        assert world.state() is JobState.FAILED
+        world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
+        assert job_of(world).last_error == "OSError: stale file handle"
     world.round("task exited")
     return at, world.repository.rounds.latest_decisions(["job-1"])["job-1"]
 
 
-def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World) -> None:
+@pytest.mark.parametrize("for_good", [False, True])
+def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World, for_good: bool) -> None:
     """A script that raised at step 50 and had 100 to make was told to end in 17 s: it raised there again."""
-    at, decision = failed_once(world)
+    at, decision = failed_once(world, for_good=for_good)
     waits = replace(job_of(world), retry_at=None)  # it is over, and its tasks are not there yet
     assert progress_of(waits, decision, world.clock()).remaining_seconds is None
     world.coordinators["job-1"].step = 0

@@ -1148,6 +1148,35 @@ def test_a_job_of_which_only_its_limit_of_time_is_known_is_told_when_it_ends_at_
     assert told in " ".join(explanation_of(Case(job=limited, decision=None, now=60.0)).sentences)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"state": JobState.QUEUED, "wanted": NOTHING, "step": 0},
+            "Its budget of 0.02 pays for 20 s with its smallest size: it ends then at the latest.",
+        ),
+        (
+            {"state": JobState.QUEUED, "wanted": Allocation(2, 1), "step": 0},
+            "Its budget of 0.02 pays for 20 s with 2 workers and 1 server: it ends then at the latest.",
+        ),
+        (
+            {"state": JobState.RUNNING, "wanted": Allocation(1, 0), "started_at": 40.0},
+            "What is left of its budget of 0.02 pays for 20 s with 1 worker: it ends then at the latest.",
+        ),
+    ],
+)
+def test_a_job_of_which_only_its_budget_is_known_is_told_when_it_ends_at_the_latest(
+    changes: dict[str, Any], told: str
+) -> None:
+    spec = {"convergence": {"max_cost": 0.02, "max_seconds": 90.0}}
+    case = Case(job=a_record(**changes, spec=spec), decision=None, now=60.0, seconds_paid=20.0)
+    said = " ".join(explanation_of(case).sentences)
+    assert told in said
+    assert "1 min 30 s" in said, "its limit of time, too"
+    unlimited = " ".join(explanation_of(replace(case, seconds_paid=math.inf)).sentences)
+    assert "budget" not in unlimited
+
+
 def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> None:
     starts = a_record(state=JobState.QUEUED, wanted=Allocation(1, 0), running=NOTHING)
     leaves = a_record("leaves", state=JobState.RUNNING, wanted=NOTHING, running=Allocation(1, 0))

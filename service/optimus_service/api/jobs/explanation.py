@@ -11,6 +11,7 @@ from optimus_contract import answers
 from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.forecast.prices import seconds_paid
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
 from optimus_scheduler.model import Job, JobState, Quota, Role, TaskPhase
 from optimus_scheduler.what_if import NEXT_ROUND, Advice, ToldOfEnds
@@ -110,6 +111,7 @@ def _read(services: Services, histories: HistoryCache, caller: Caller, job_id: s
         may_have_two=_may_have_two(services, job, quotas),
         may_borrow=all(each.may_borrow for each in quotas if each.project == job.project),
         turn=_turn(services, job, seen, now),
+        seconds_paid=seconds_paid(seen, services.settings.scheduling),
         errors=errors,
         ends=ends,
         held_by=_held_by(repository, job) if job.is_starting else (),

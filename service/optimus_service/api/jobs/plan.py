@@ -24,7 +24,7 @@ from optimus_service.api.http.problems import invalid_field, unavailable
 from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.insight.explanations.start_and_end import until_places_are_left
+from optimus_service.insight.explanations.start_and_end import paid_words, until_places_are_left
 from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
@@ -308,9 +308,7 @@ def _on_the_budget(previewed: Previewed) -> list[str]:
     most, pays = previewed.record.asked.convergence.max_cost, previewed.seconds_paid
     if most is None or pays == math.inf:
         return []
-    allocation = previewed.decision.allocation
-    having = "its smallest size" if allocation.is_empty else size(allocation_body(allocation))
-    budget = f"Its budget of {money_words(most)} pays for {time_words(pays)} with {having}"
+    budget = paid_words(most, pays, allocation_body(previewed.decision.allocation), has_begun=False)
     if previewed.forecast.rule == "max_cost":
         return [f"{budget}, and ends it then."]
     return [f"{budget}: it would end then at the latest."] if previewed.forecast.total_steps is None else []

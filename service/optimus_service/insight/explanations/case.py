@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,6 +79,8 @@ class Case:
     """Whether its project may have more than its quota."""
     turn: Turn | None = None
     """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
+    seconds_paid: float = math.inf
+    """How long what is left of its limit of money pays (`seconds_paid`); inf: it has no such limit."""
     errors: Sequence[float] = ()
     """When errors of its owner's code ended its training, after each of which it was tried again."""
     ends: Sequence[float] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
@@ -12,11 +13,13 @@ from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
 from optimus_scheduler.model import LIMIT_RULES, Interval, Reason
-from optimus_scheduler.model.format import lasted, time_words
+from optimus_scheduler.model.format import lasted, money_words, time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS, Queued, goes_first, order_of_equals
 from optimus_service.insight.format import by_deadline, counted, foreseen, moment, span
+from optimus_service.insight.format import size as size_of
+from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.needs import figures_asked, is_of_a_script, untold_of, untold_words
@@ -114,7 +117,7 @@ def _how_long(case: Case) -> list[str]:
     if waited < 1:
         return []
     is_since_a_hold = job.retry_at is not None and job.waits_since == job.retry_at
-    since = "its wait after an error" if job.last_error else "it was resumed"
+    since = "its wait after an error" if job.last_error and job.retries else "it was resumed"
     return [f"It has waited for {lasted(waited)}{f', since {since}' if is_since_a_hold else ''}."]
 
 
@@ -425,13 +428,28 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
 
 
 def _at_the_latest(case: Case) -> str:
-    """When its limit of time ends it."""
-    limit, began = case.job.asked.convergence.max_seconds, case.job.started_at
-    if limit is None or case.job.is_tracked:
+    """When its limits of time and money end it."""
+    rule, began = case.job.asked.convergence, case.job.started_at
+    if case.job.is_tracked:
         return ""
-    if began is None:
-        return f" It ends {lasted(limit)} after its start at the latest: that is its limit."
-    return f" It ends in {time_words(began + limit - case.now)} at the latest: its limit is {lasted(limit)}."
+    words = []
+    if rule.max_seconds is not None and began is None:
+        words.append(f"It ends {lasted(rule.max_seconds)} after its start at the latest: that is its limit.")
+    elif rule.max_seconds is not None and began is not None:
+        left = time_words(began + rule.max_seconds - case.now)
+        words.append(f"It ends in {left} at the latest: its limit is {lasted(rule.max_seconds)}.")
+    if rule.max_cost is not None and case.seconds_paid < math.inf:
+        size = allocation_body(case.job.intended)
+        paid = paid_words(rule.max_cost, case.seconds_paid, size, has_begun=began is not None)
+        words.append(f"{paid}: it ends then at the latest.")
+    return "".join(f" {each}" for each in words)
+
+
+def paid_words(budget: float, seconds: float, size: answers.Allocation, *, has_begun: bool) -> str:
+    """For how long a budget, or what is left of it, pays: for this size, or for the smallest where it is none."""
+    whole = f"{'What is left of its' if has_begun else 'Its'} budget of {money_words(budget)}"
+    having = size_of(size) if size.workers else "its smallest size"
+    return f"{whole} pays for {time_words(seconds)} with {having}"
 
 
 def _of_no_known_length(case: Case) -> list[str]:

@@ -18,7 +18,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost_of, forecast, most_seconds
-from optimus_scheduler.forecast.prices import cost_per_second, has_prices, seconds_of_budget
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices, seconds_paid
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
     NOTHING,
@@ -143,8 +143,8 @@ class Previewed:
     tells_epochs: bool = True
     """Whether an ended job of the same task told its epochs."""
     seconds_paid: float = math.inf
-    """How long its limit of money pays for what it would get, or for its minimum where it would get nothing yet; inf:
-    it has no such limit."""
+    """How long its limit of money pays for what it would get, or for its smallest size where it would get nothing yet;
+    inf: it has no such limit."""
 
 
 class Tries:
@@ -275,7 +275,7 @@ class Preview:
             deadline=deadline,
             held_by=held_by,
             tells_epochs=any(each.steps_per_epoch is not None for each in candidate.similar),
-            seconds_paid=seconds_of_budget(candidate, _or_minimum(candidate, decision.allocation), foresight.constants),
+            seconds_paid=seconds_paid(replace(candidate, allocation=decision.allocation), foresight.constants),
         )
 
     def of_change(self, change: Callable[[Snapshot], Snapshot]) -> Altered:
@@ -398,15 +398,9 @@ class Preview:
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
-        granted = replace(job, allocation=_or_minimum(job, size), allocated_at=now)
+        granted = replace(job, allocation=job.spec.smallest if size.is_empty else size, allocated_at=now)
         ahead = forecast(granted, now, constants).forecast
         return ahead if ahead.total_steps is not None else like_similar(granted, ahead, now, constants)
-
-
-def _or_minimum(job: Job, size: Allocation) -> Allocation:
-    """This size, or the smallest that the job may have where it is none."""
-    least = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
-    return least if size.is_empty else size
 
 
 def earliest_promised(answer: Callable[[float], DeadlineAnswer], refused: float, later: float | None) -> float | None:
@@ -520,7 +514,7 @@ def like_similar(job: Job, ahead: Forecast, now: float, constants: SchedulerSett
     steps = steps_of_alike_runs(job, job.steps_per_epoch)
     if steps is None or ahead.seconds_per_step is None:
         return ahead
-    most = min(most_seconds(job, now), seconds_of_budget(job, job.allocation, constants))
+    most = min(most_seconds(job, now), seconds_paid(job, constants))
     seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step, most)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     return ahead._replace(

@@ -95,9 +95,10 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             row.step = max(row.step, result.step)
         case ScheduleRetry():
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
-        case Reopen():
+        case Reopen(error=error):
             charge(row, now)  # since its end it has not waited
-            row.finished_at = row.result = row.retry_at = row.last_error = row.formed_at = None
+            row.finished_at = row.result = row.retry_at = row.formed_at = None
+            row.last_error = error
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
             row.retry_at = now if row.state == JobState.QUEUED.value else None  # it waits from now on
