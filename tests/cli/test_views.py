@@ -80,6 +80,14 @@ def test_of_a_training_elsewhere_only_what_it_told_is_shown() -> None:
     assert re.search(r"Final loss +0\.05000? *$", text, re.MULTILINE), "it is the last that was told, not a mean"
 
 
+def test_a_job_that_was_resumed_after_it_had_failed_says_what_with() -> None:
+    job = builders.job(retries=0, last_error="OSError: disk full")
+    assert "Last error OSError: disk full; its owner resumed it" in " ".join(
+        shown(render_job.job_description(job, [], [], NOW), width=120).split()
+    )
+    assert live.awaited_retry({**job, "retry_at": "2026-01-02T03:05:35Z"}) is None, "it was no retry"
+
+
 def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     job = builders.job(spec={**builders.job()["spec"], "retries": 2}, state="paused", retries=1, attempt=1)
     job |= {"retry_at": "2026-01-02T03:05:35Z", "last_error": "OSError: [stale] file handle"}

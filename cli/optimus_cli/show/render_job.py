@@ -90,8 +90,10 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
             facts.append(("Pattern for it", f"--progress-pattern '{pattern}'"))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
-    if job.get("last_error") is not None:
+    if job.get("last_error") is not None and job.get("retries"):
         facts.append(("Retries", retries(job, now)))
+    elif job.get("last_error") is not None and job["failure"] is None:
+        facts.append(("Last error", f"{job['last_error']}; its owner resumed it"))
     if job["failure"] is not None:
         facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
