@@ -165,6 +165,25 @@ def test_no_end_is_told_beyond_the_limit_of_time(
             assert (getattr(end, bound) or 0.0) <= latest + LIMIT_ENDS_SECONDS + 1e-6
 
 
+@pytest.mark.parametrize("step", [3, 10, 90])
+def test_a_budget_ends_a_job_after_seconds_whatever_its_speed_is(step: int) -> None:
+    """Of its first reports no speed is known well: 20 s (3-122) was told, of which the budget paid for 14."""
+    size = Allocation(1, 0)
+    said: dict[str, Any] = {
+        "rule": "max_cost",
+        "total_steps": {"mean": 100.0, "low": 100.0, "high": 100.0},
+        "remaining_steps": {"mean": 98.0, "low": 98.0, "high": 98.0},
+        "seconds_per_step": {"mean": 0.2, "low": 0.03, "high": 1.2},
+        "remaining_seconds": {"mean": 20.0, "low": 19.0, "high": 21.0},
+    }
+    decision = a_decision(at=NOW - 6.0, forecast=a_forecast(**said), allocation=size, previous=size)
+    record = a_record(state=JobState.RUNNING, wanted=size, running=size, step=step, step_at=NOW, formed_at=NOW - 8.0)
+    shown = job_body(record, decision, None, NOW).remaining_seconds
+    assert shown == answers.Interval(mean=14.0, low=13.0, high=15.0)
+    changed = replace(record, formed_at=NOW - 1.0)
+    assert job_body(changed, decision, None, NOW).remaining_seconds != shown, "what it has now costs something else"
+
+
 @st.composite
 def standing_still(draw: st.DrawFn) -> Standstill:
     """A job that makes no step, or that has not passed the step where it hung or failed."""

@@ -70,6 +70,8 @@ class End(NamedTuple):
     """As ended runs like it took from their last step to their end."""
     course: CourseToCome = AS_MEASURED
     """How its pace was expected to go on from `made_at`."""
+    paid_seconds: Interval | None = None
+    """Time left when the decision was made, where its budget ends it: that pays for seconds, not for steps."""
 
     @classmethod
     def of(cls, forecast: Forecast) -> End | None:
@@ -87,6 +89,7 @@ class End(NamedTuple):
             forecast.rule is None and left is not None and left.mean > 0,
             known(forecast.seconds_after_steps),
             forecast.course,
+            known(forecast.remaining_seconds) if forecast.rule == "max_cost" else None,
         )
 
     def even_left(self, left: Interval, step: float) -> Interval:

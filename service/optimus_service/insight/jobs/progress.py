@@ -189,6 +189,9 @@ def _times_left(
     here, late = end.seconds(now_left, drift), _late_seconds(job, decision, end, now, drift)
     if end.by_time and limit.seconds < math.inf:
         here, rest, late = until_limit(limit.seconds, end.soonest), _NO_SECONDS, _NO_SECONDS
+    elif end.paid_seconds is not None and decision is not None and _is_of_its_size(job, decision):
+        paid = (max(each + decision.at - now, 0.0) for each in _bounds(end.paid_seconds))
+        here, rest, late = Interval(*paid), _NO_SECONDS, _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     ends_here = None if here is None else limit.cut(_plus(_plus(here, rest), late))
@@ -207,6 +210,12 @@ def _times_left(
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
     return _TimesLeft(to_the_end, at_its_size, expected)
+
+
+def _is_of_its_size(job: JobRecord, decision: DecisionRecord) -> bool:
+    """Whether a decision was made of a job that trained with what it has now, and left it that."""
+    stays = decision.previous == decision.allocation == job.running and not job.waits
+    return stays and job.formed_at is not None and job.formed_at <= decision.at
 
 
 def _left_at_the_look(found: ExpectedTimesRecord, end: End) -> float:
