@@ -549,6 +549,22 @@ def test_the_final_loss_of_a_script_is_that_of_its_last_sample(api: Api) -> None
     assert api.job(job_id)["result"]["final_loss"] == 0.111
 
 
+def test_a_script_whose_last_loss_was_no_number_is_not_told_the_number_before(api: Api) -> None:
+    """It tells each fifth step, and has made one more at its end: the coordinator's loss is the last that was one."""
+    job_id = api.submit(task=None, command=["python", "loop.py"], on_nonfinite="warn")
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    api.as_task(
+        "POST",
+        job_id,
+        "telemetry",
+        json=telemetry(sample(step=55, loss=0.166), sample(step=300, loss="NaN", sequence=1)),
+    )
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 301, "final_loss": 0.166})
+    job = api.job(job_id)
+    assert (job["step"], job["loss"], job["result"]["final_loss"]) == (301, None, None)
+    assert "its loss was NaN or infinite at the end" in api.get(f"/v1/jobs/{job_id}/explanation").json()["message"]
+
+
 def test_a_diverged_result_is_legal_and_shown_as_null(api: Api, job_id: str) -> None:
     result = {"outcome": "succeeded", "step": 9, "final_loss": "Infinity", "metrics": {"test_loss": "NaN", "x": None}}
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204

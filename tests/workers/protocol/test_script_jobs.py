@@ -778,15 +778,22 @@ def test_a_change_of_size_after_the_last_step_ends_the_job(
     assert (result["outcome"], result["step"]) == ("succeeded", 40)
 
 
-def test_losses_that_are_no_numbers_are_told_as_such(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["nan", "0.5"])
+def test_losses_that_are_no_numbers_are_told_as_such(
+    make_script_job: Callable[..., Job], tmp_path: Path, first: str
+) -> None:
     script = tmp_path / "nan.py"
     script.write_text(
-        "import time\nfor step in range(1, 40):\n    print('step', step, 'loss nan')\n    time.sleep(0.05)\n"
+        "import time\n"
+        "for step in range(1, 62):\n"
+        f"    step % 5 or print(f'step {{step}}/61 loss', 'nan' if step > 20 else '{first}')\n"
+        "    time.sleep(0.05)\n"
     )
     job = make_script_job("python", str(script))
     job.scale(worker(0))
-    assert job.wait_for_result()["outcome"] == "succeeded"
-    assert {str(sample["loss"]) for sample in job.service.samples} == {"NaN"}
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"], result["final_loss"]) == ("succeeded", 61, None)
+    assert {str(sample["loss"]) for sample in job.service.samples if sample["step"] > 20} == {"NaN"}
 
 
 def test_output_that_is_not_understood_is_told_until_a_step_is(

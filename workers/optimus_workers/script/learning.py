@@ -297,8 +297,8 @@ class Learning(State):
         now = time.monotonic()
         if now >= self._done_at + DONE_SECONDS or advance.is_first:
             self._done_at = now
-            has_loss = advance.loss is not None and math.isfinite(advance.loss)
-            loss, weight = (advance.loss or 0.0, 1) if has_loss else (0.0, 0)
+            # One that is no number counts, too: else the last that was one would be told as the final loss.
+            loss, weight = (0.0, 0) if advance.loss is None else (advance.loss, 1)
             self._send(Done(order.epoch, advance.step, loss, weight))
 
     def _report_planned_rates(self, run: Run) -> None:

@@ -277,9 +277,10 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         if before.is_tracked:
             event = replace(event, permanent=True)  # nobody here could start it again
         is_script = before.asked.command is not None or before.is_tracked
-        if is_script and before.loss is not None and before.step >= event.step:
+        if is_script and before.loss is not None and (before.step >= event.step or not math.isfinite(before.loss)):
             # The coordinator of a script hears of losses now and then only, and who tells the end of a training
-            # elsewhere tells none; its samples have the last one.
+            # elsewhere tells none; its samples have the last one. Of steps after that, which a script that tells only
+            # some has made, none is known: one that was no number is not told as the number before.
             event = replace(event, final_loss=before.loss)
         now = services.clock()
         ended_at = _within_its_life(before, now - seconds_ago, now)
