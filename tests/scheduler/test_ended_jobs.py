@@ -14,6 +14,7 @@ from tests.scheduler.builders import ALL_SIZES, GIB, NOW, SpeedLaw, a_cluster, a
 
 from optimus_models.convergence import converged_epoch
 from optimus_models.speed.boundary import Boundary, Jumps
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_scheduler.forecast.end import as_rule, epoch_steps
 from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast, forecast_all
@@ -100,6 +101,28 @@ def test_rings_with_another_batch_tell_how_long_exchanging_takes() -> None:
     true = 8.0 / (1.0 + 0.5)
     assert ring_speedup(reported=True) == pytest.approx(true, rel=0.2)
     assert ring_speedup(reported=False) < 0.6 * true
+
+
+@pytest.mark.parametrize("arguments", [(), ("lr=0.02", "batch=30")])
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_a_faster_ring_with_other_arguments_makes_no_size_faster_than_its_workers(
+    arguments: tuple[str, ...], is_elastic: bool
+) -> None:
+    """One of 48 steps/s with half the batch made 3 workers 8.9 times as fast as 1, of a job of 3.7 steps/s."""
+    batch = 60 if is_elastic else None
+
+    def alone(speed: float) -> tuple[SpeedSample, ...]:
+        return (SpeedSample(1, 0, speed, 100, NOW, exchange_seconds=0.0, batch=batch),)
+
+    run = replace(ended("fast", speed=None), speed_samples=alone(48.0), arguments=arguments)
+    run = replace(run, architecture=Architecture.ALLREDUCE, global_batch_size=60 if is_elastic else 30)
+    job = young(run, measured=alone(3.7))
+    elastic = ElasticBatch(60, 240, 60) if is_elastic else None
+    spec = replace(job.spec, architecture=Architecture.ALLREDUCE, global_batch_size=60, elastic_batch=elastic)
+    found = outlook_of(replace(job, spec=replace(spec, arguments=("slow=0.02",)))).speeds
+    assert found.at(Allocation(1, 0)) == pytest.approx(3.7, rel=0.05)
+    gain = found.compared(Allocation(3, 0), Allocation(1, 0))
+    assert 1.0 < gain.low < gain.mean < 3.0
 
 
 def test_a_drop_that_earlier_jobs_had_brings_the_end_nearer() -> None:

@@ -5,7 +5,7 @@ A step is `passes` gradients of m examples each, and one exchange:
     T(w, m, passes) = passes · g(m) + x(w),   x(1) = 0
 
 ln g over ln m and ln x over ln w are Gaussian processes round a prior: m plus a fixed part, and a flat exchange. Other
-jobs of the same kind tell the shape of both; the level is each job's own.
+jobs of the same kind tell the shape of both; the level is each job's own, the more so, the more their arguments differ.
 
 References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2; Qiao et al.,
 "Pollux", OSDI 2021, section 3.2, for the split of a step.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,7 +47,7 @@ class _Kernel(NamedTuple):
     deviation: float
     reach: float
 
-    def level_of(self, a_source: FloatArray, b_source: FloatArray) -> FloatArray:
+    def level_of(self, a_source: NDArray[Any], b_source: NDArray[Any]) -> FloatArray:
         """Prior covariance of the levels of the jobs that two measurements are of; arrays that broadcast."""
         return np.asarray(self.level**2 + self.own_level**2 * (a_source == b_source))
 
@@ -88,18 +88,32 @@ class _Process:
     at: FloatArray
     level: FloatArray
     """(n,) prior covariance of the level of the job itself, number 0, with that of each measurement's."""
+    of_arguments: float
+    """Prior variance of what the job's arguments do to its level."""
     weights: FloatArray
     covariance: FloatArray
     """(n, n) of what was measured."""
 
     @classmethod
     def fit(
-        cls, kernel: _Kernel, at: FloatArray, values: FloatArray, noise: FloatArray, source: FloatArray
+        cls,
+        kernel: _Kernel,
+        at: FloatArray,
+        values: FloatArray,
+        noise: FloatArray,
+        source: NDArray[np.int64],
+        arguments: FloatArray | None = None,
     ) -> _Process:
-        covariance = kernel(at, at, kernel.level_of(source[:, None], source))
+        """`source` (n,): the job of each measurement; `arguments`: see `BatchSpeed.fit`."""
+        levels, own = kernel.level_of(source[:, None], source), kernel.level_of(np.zeros(1), source)
+        of_arguments = 0.0
+        if arguments is not None:
+            levels, own = levels + arguments[source[:, None], source], own + arguments[0, source]
+            of_arguments = float(arguments[0, 0])
+        covariance = kernel(at, at, levels)
         covariance.flat[:: len(at) + 1] += noise**2  # its diagonal
         weights = np.asarray(np.linalg.solve(covariance, values), dtype=np.float64)
-        return cls(kernel, at, kernel.level_of(np.zeros(1), source), weights, covariance)
+        return cls(kernel, at, own, of_arguments, weights, covariance)
 
     def __call__(self, at: FloatArray) -> FloatArray:
         """(m,) of the job itself."""
@@ -113,7 +127,8 @@ class _Process:
             known = cross + doubt.near(at, self.at) - kernel.near(at, self.at)
             covariance = covariance + doubt.near(self.at, self.at) - kernel.near(self.at, self.at)
             kernel = doubt
-        variance = kernel.variance(at) - np.einsum("mn,nm->m", known, np.linalg.solve(covariance, known.T))
+        variance = kernel.variance(at) + self.of_arguments
+        variance -= np.einsum("mn,nm->m", known, np.linalg.solve(covariance, known.T))
         return cross @ self.weights, np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
     def _cross(self, at: FloatArray) -> FloatArray:
@@ -174,21 +189,35 @@ class BatchSpeed:
     _ring: _Process = field(repr=False)
 
     @classmethod
-    def fit(cls, own: BatchSamples, per_pass: float, others: Sequence[BatchSamples] = ()) -> BatchSpeed:
+    def fit(
+        cls,
+        own: BatchSamples,
+        per_pass: float,
+        others: Sequence[BatchSamples] = (),
+        arguments: FloatArray | None = None,
+    ) -> BatchSpeed:
         """From the job's `own` measurements and those of `others` of the same kind. Never raises on data: what is not
-        finite and above 0 is ignored.
+        finite and above 0 is ignored. `arguments` (n + 1, n + 1): covariance of what arguments do to the logarithm of
+        the time of a pass, of the job and of n others (`optimus_models.arguments`); None: all have the same.
         """
-        return cls.fit_usable(UsableSamples.of(own), per_pass, [UsableSamples.of(other) for other in others])
+        return cls.fit_usable(UsableSamples.of(own), per_pass, [UsableSamples.of(each) for each in others], arguments)
 
     @classmethod
-    def fit_usable(cls, own: UsableSamples, per_pass: float, others: Sequence[UsableSamples] = ()) -> BatchSpeed:
+    def fit_usable(
+        cls,
+        own: UsableSamples,
+        per_pass: float,
+        others: Sequence[UsableSamples] = (),
+        arguments: FloatArray | None = None,
+    ) -> BatchSpeed:
         """The same from what has been looked at: others are asked about again and again."""
         columns = (own, *others)
         w, m, passes, seconds, exchange, weights = (np.concatenate(each) for each in zip(*columns, strict=True))
-        source = np.arange(len(columns), dtype=np.float64).repeat([len(each.workers) for each in columns])
+        source = np.arange(len(columns)).repeat([len(each.workers) for each in columns])
         noise = np.where(source == 0, _NOISE, _STRANGER_NOISE) / np.sqrt(weights)
         prior = np.log(m + _FIXED * per_pass)
-        computing = _Process.fit(_PASS, np.log(m), _bounded((seconds - exchange) / passes) - prior, noise, source)
+        times = _bounded((seconds - exchange) / passes) - prior
+        computing = _Process.fit(_PASS, np.log(m), times, noise, source, arguments)
         rings = (w > 1) & (exchange > _LEAST_SHARE * seconds)
         full = float(_full_pass(computing, per_pass))
         values = _bounded(exchange[rings]) - full - np.log(_EXCHANGE)

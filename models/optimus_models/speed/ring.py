@@ -88,12 +88,18 @@ class RingSpeed:
     """Workers, by the job or others."""
 
     @classmethod
-    def fit(cls, own: RingSamples, others: Sequence[RingSamples] = (), boundary: Boundary | None = None) -> RingSpeed:
+    def fit(
+        cls,
+        own: RingSamples,
+        others: Sequence[RingSamples] = (),
+        boundary: Boundary | None = None,
+        arguments: FloatArray | None = None,
+    ) -> RingSpeed:
         """From the job's `own` measurements and those of `others` of the same kind, with any batch. Never raises on
         data: what is not finite and above 0 is ignored. `boundary`: where the job leaves a node; None: not known, or it
-        never does.
+        never does. `arguments`: see `BatchSpeed.fit`.
         """
-        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others], boundary)
+        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others], boundary, arguments)
 
     @classmethod
     def fit_usable(
@@ -102,9 +108,10 @@ class RingSpeed:
         batch: float,
         others: Sequence[UsableSamples] = (),
         boundary: Boundary | None = None,
+        arguments: FloatArray | None = None,
     ) -> RingSpeed:
         """The same from what has been looked at, for a job with that global batch."""
-        steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others)
+        steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others, arguments)
         sizes = _Sizes.of(steps, batch, int(own.workers.max(initial=1)))
         error = relative_error(own.seconds, 1.0 / sizes.speeds[own.workers.astype(np.int64) - 1])
         most = max(float(each.workers.max(initial=0.0)) for each in (own, *others))

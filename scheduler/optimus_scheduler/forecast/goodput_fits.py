@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.speed.batch import BatchSamples, BatchSpeed
 from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale, StepTimes, cut
@@ -49,10 +50,15 @@ def is_elastic(ended: EndedJob) -> bool:
     return any(sample.batch is not None for sample in ended.speed_samples)
 
 
-def fit_step_times(samples: Sequence[SpeedSample], similar: Sequence[EndedJob], limits: ElasticBatch) -> StepTimes:
-    """Step times from what the job and ended ones of its task measured."""
+def fit_step_times(
+    samples: Sequence[SpeedSample],
+    similar: Sequence[EndedJob],
+    limits: ElasticBatch,
+    arguments: NDArray[np.float64] | None = None,
+) -> StepTimes:
+    """Step times from what the job and ended ones of its task measured. `arguments`: see `BatchSpeed.fit`."""
     others = [_samples(ended.speed_samples, limits) for ended in similar]
-    return StepTimes(BatchSpeed.fit(_samples(samples, limits), limits.per_pass, others), limits)
+    return StepTimes(BatchSpeed.fit(_samples(samples, limits), limits.per_pass, others, arguments), limits)
 
 
 def fit_goodput(times: StepTimes, elastic: ElasticData, similar: Sequence[EndedJob], trust: float) -> Goodput:

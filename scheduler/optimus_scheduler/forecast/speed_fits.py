@@ -156,12 +156,19 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     """Of an all-reduce job that reports the time of its exchange, or resembles jobs that did."""
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
-    ended = [_reported(each.speed_samples, each.global_batch_size) for each in data.similar if each.global_batch_size]
-    model = RingSpeed.fit_usable(own.usable(), float(batch), ended, data.boundary)
+    told = tuple(each for each in data.similar if each.global_batch_size)
+    ended = [_reported(each.speed_samples, each.global_batch_size or 0) for each in told]
+    model = RingSpeed.fit_usable(own.usable(), float(batch), ended, data.boundary, _of_measured(data, told))
     if not model.n_points and not ended:
         return Speeds(model, None)
     trust, doubt = (1.0, 0.0) if model.n_points else (_trust(data), _level_by_arguments(data, _mean_levels(data))[1])
     return Speeds(replace(model, confidence=model.confidence * trust), _source(data, model.n_points), doubt)
+
+
+def _of_measured(data: SpeedData, similar: tuple[EndedJob, ...]) -> FloatArray | None:
+    """`_of_arguments` of a job that has measured its own speed, beside these jobs. As long as it has not, they tell its
+    level, too (`_level_by_arguments`)."""
+    return _of_arguments(data._replace(similar=similar), is_shared=True) if data.samples else None
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +252,9 @@ def _likeness(spec: JobSpec, ended: EndedJob) -> tuple[bool, bool]:
 
 
 def _fit_goodput(data: SpeedData, elastic: ElasticData, known: Mapping[SpeedData, StepTimes]) -> Speeds:
-    times = known.get(without_noise(data)) or fit_step_times(data.samples, data.similar, elastic.limits)
+    times = known.get(without_noise(data))
+    if times is None:
+        times = fit_step_times(data.samples, data.similar, elastic.limits, _of_measured(data, data.similar))
     n_own = times.speed.n_points
     if not n_own and not data.similar:
         return Speeds(fit_goodput(times, elastic, data.similar, 0.0), None)
