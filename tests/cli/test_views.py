@@ -446,7 +446,7 @@ def test_costs_and_choices_are_shown_where_there_are_prices() -> None:
     assert "1.50 (1.20–?)" in text
     assert "2w+1p: 2.5 min (1.7–3.3), 0.300 (0.200–0.400)" in text
     assert "none; 4w+2p comes nearest" in text
-    assert "No other size is both faster and cheaper" in text
+    assert "Sizes than which no other is both faster and cheaper" in text
 
 
 def test_every_question_for_a_size_gets_an_answer() -> None:

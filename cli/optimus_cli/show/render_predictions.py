@@ -174,7 +174,7 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     if beyond:
         yield Text(f"(no): beyond {', '.join(beyond)}. What other jobs hold is not counted.", style="dim")
     if cost is not None and cost["worth_considering"]:
-        yield Text("\nNo other size is both faster and cheaper", style="bold")
+        yield Text("\nSizes than which no other is both faster and cheaper", style="bold")
         yield _choices(cost["worth_considering"][:MOST_CHOICES])
 
 
