@@ -486,6 +486,21 @@ def test_a_job_that_stands_still_shows_no_gain_of_one_more_and_no_advice_to_get_
     assert any(each.startswith("If its code hangs again, the worker is replaced after ") for each in goes_on.sentences)
 
 
+def test_a_script_that_may_begin_anew_is_told_by_what_its_end_is() -> None:
+    """It was killed at step 40 of 60 and went on from there, while an end with all of its steps to make was told."""
+    script = {"task": None, "command": ["python", "train.py"], "working_directory": "/w", "architecture": "script"}
+    one = Allocation(1, 0)
+    job = a_record(state=JobState.RUNNING, step=40, formed_at=5.0, wanted=one, running=one, spec=script)
+    still = {"job-1": Standstill(REPLACING, is_stalled=False, is_replaced=True)}
+    told = A_LIMIT._replace(seconds_per_step=Interval(1.0, 0.9, 1.1))
+    case = Case(job=job, decision=a_decision("job-1", forecast=told), now=60.0, still=still)
+    again = "It is not known to have a checkpoint: without one, its 40 steps are made again."
+    assert again in explanation_of(case).sentences
+    assert again not in explanation_of(replace(case, still={})).sentences, "it trains"
+    resumes = replace(case, job=replace(job, profile={"resumes": True}))
+    assert again not in explanation_of(resumes).sentences
+
+
 def test_of_a_job_whose_worker_is_replaced_the_gain_of_a_task_is_told_on() -> None:
     replaced = Standstill(REPLACING, is_stalled=False, is_replaced=True)
     found = explanation_of(a_running_case(still={"job-1": replaced})).sentences

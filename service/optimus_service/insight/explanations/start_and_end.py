@@ -30,6 +30,7 @@ from optimus_service.insight.jobs.progress import (
     is_without_end,
     progress_of,
     stalled_since,
+    step_of,
     was_without_end,
 )
 from optimus_service.insight.jobs.why import goes_on_from
@@ -408,7 +409,7 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
-    meets = _on_its_limit(case)
+    meets = [*_on_steps_made_again(case), *_on_its_limit(case)]
     if due is not None and due > case.now:
         has_begun = _has_begun(case)
         is_missed = case.decision is not None and says_it_is_missed(case.decision.message)
@@ -425,6 +426,15 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     counted_in = "waiting, stops, later changes of size and jobs that may still be submitted included"
     return [f"{ends}, {counted_in}.", *_on_changes_ahead(case, expected), *meets]
+
+
+def _on_steps_made_again(case: Case) -> list[str]:
+    """That the end counts on nothing of what it made, while a worker is replaced that had no checkpoint, as far as is
+    known."""
+    again = case.job.step - step_of(case.job, case.still)
+    if case.job.waits or again <= 0:
+        return []
+    return [f"It is not known to have a checkpoint: without one, its {counted(again, 'step')} are made again."]
 
 
 def _at_the_latest(case: Case) -> str:
