@@ -37,6 +37,8 @@ STORY_LENGTH = 20
 
 
 JOB_FAILED = "JobFailed"
+NOT_RETRIED = "NotRetried"
+"""Type of the event that says why a job that may have retries is not tried again."""
 JOB_CANCELLED = "JobCancelled"
 """Types of the events of ends that were not reached."""
 CONVERGED, LIMIT_REACHED = "Converged", "LimitReached"
@@ -180,6 +182,8 @@ class JobStatus:
     """How many of these were retries after a failure, since the owner last asked ..."""
     most_retries: int = DEFAULT_RETRIES
     """... and how many of these the job may have."""
+    is_retry_in_time: bool = True
+    """Whether the next one would begin before the job's limit of time is over."""
     owner_paused: bool = False
     paused_by: str | None = None
     """Who took what it had, in words; None: nobody, or not known."""
@@ -341,7 +345,8 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
     if not event.permanent and _may_retry(status):
         return _retry(status, failure)
     after = replace(status, state=JobState.FAILED, failure=failure)
-    return after, (StoreResult(event), MarkFinished(), EmitEvent(JOB_FAILED, headline(failure)))
+    why = () if event.permanent else _told_of_retry(status)
+    return after, (StoreResult(event), MarkFinished(), EmitEvent(JOB_FAILED, headline(failure)), *why)
 
 
 def _give_up(status: JobStatus, event: Event) -> Outcomes:
@@ -353,7 +358,8 @@ def _give_up(status: JobStatus, event: Event) -> Outcomes:
     if event.error is not None and _may_retry(status):
         return _retry(status, event.error)
     after = replace(status, state=JobState.FAILED, directive=Directive.CANCEL, failure=event.message)
-    return after, (MarkFinished(), EmitEvent(JOB_FAILED, headline(event.message)))
+    why = () if event.error is None else _told_of_retry(status)
+    return after, (MarkFinished(), EmitEvent(JOB_FAILED, headline(event.message)), *why)
 
 
 def _is_over(status: JobStatus, attempt: int | None) -> bool:
@@ -366,7 +372,16 @@ def _as_told(status: JobStatus, attempt: int | None) -> JobStatus:
 
 
 def _may_retry(status: JobStatus) -> bool:
-    return status.has_trained and status.retries < status.most_retries
+    return status.has_trained and status.retries < status.most_retries and status.is_retry_in_time
+
+
+_LATE_RETRY = EmitEvent(NOT_RETRIED, "It is not tried again: its limit of time would be over before that.")
+
+
+def _told_of_retry(status: JobStatus) -> tuple[EmitEvent, ...]:
+    """Of a job that fails with an error that it might be tried again after."""
+    is_late = status.has_trained and status.retries < status.most_retries and not status.is_retry_in_time
+    return (_LATE_RETRY,) * is_late
 
 
 def _retry(status: JobStatus, error: str) -> Outcomes:

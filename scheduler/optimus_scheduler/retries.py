@@ -32,6 +32,10 @@ class Backoff:
         exponent = min(max(number, 1), MAX_RETRIES) - 1
         return min(self.first_seconds * self.factor**exponent, self.longest_seconds)
 
+    def is_in_time(self, number: int, now: float, limit_at: float) -> bool:
+        """Whether retry `number`, after an error at `now`, begins before a limit of time is over."""
+        return now + self.seconds(number) < limit_at
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_scheduler.lifecycle import (
+    JOB_FAILED,
+    NOT_RETRIED,
     AllTasksGone,
     CancelRequested,
     ConvergenceReached,
@@ -276,6 +278,17 @@ def test_a_failure_of_a_later_attempt_than_is_known_is_one_retry_and_the_next_at
 
 def test_crashes_are_not_what_retries_are_for() -> None:
     assert live(TooManyFailures("worker 0 failed 6 times"), status=TRAINED)[0].state is JobState.FAILED
+
+
+def test_a_retry_that_would_come_after_the_limit_of_time_is_none() -> None:
+    """A script that failed was told to go on, and ended well without a step as soon as it had its tasks."""
+    late = replace(TRAINED, is_retry_in_time=False)
+    for event in (FAILURE, TooManyFailures("its workers hung", error="stacks")):
+        status, effects = live(event, status=late)
+        assert status.state is JobState.FAILED
+        assert [each.type for each in effects if isinstance(each, EmitEvent)] == [JOB_FAILED, NOT_RETRIED]
+        _, effects = live(event, status=replace(late, most_retries=0))
+        assert NOT_RETRIED not in {each.type for each in effects if isinstance(each, EmitEvent)}
 
 
 def test_a_job_that_waits_for_a_retry_can_be_cancelled() -> None:

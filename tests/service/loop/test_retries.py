@@ -168,6 +168,17 @@ def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: Worl
     assert world.events("job-1", CONVERGED) == []
 
 
+@pytest.mark.parametrize(("seconds", "is_retried"), [(1000.0, True), (25.0, False)])
+def test_no_retry_is_waited_for_that_comes_after_the_limit_of_time(
+    world: World, seconds: float, is_retried: bool
+) -> None:
+    trained(world, convergence={"max_steps": 10_000, "max_seconds": seconds})
+    fail(world)
+    job = job_of(world)
+    assert (job.state, job.retry_at is None) == ((JobState.PAUSED, False) if is_retried else (JobState.FAILED, True))
+    assert (world.events("job-1", "NotRetried") == []) == is_retried
+
+
 def test_the_room_of_a_waiting_job_is_free(world: World) -> None:
     trained(world, workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})
     world.submit("job-2", workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})

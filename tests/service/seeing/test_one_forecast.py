@@ -182,6 +182,10 @@ def test_a_budget_ends_a_job_after_seconds_whatever_its_speed_is(step: int) -> N
     assert shown == answers.Interval(mean=14.0, low=13.0, high=15.0)
     changed = replace(record, formed_at=NOW - 1.0)
     assert job_body(changed, decision, None, NOW).remaining_seconds != shown, "what it has now costs something else"
+    looked = replace(expected_at(NOW - 6.0, 20.0), steps_left=98.0)
+    told = job_body(replace(record, step=step + 8), replace(decision, expected=looked), None, NOW).remaining_seconds
+    assert told is not None
+    assert told.mean == pytest.approx(14.0, rel=0.05), "steps that came late after a restart bring it no nearer"
 
 
 @st.composite

@@ -12,7 +12,14 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.prices import seconds_paid
-from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
+from optimus_scheduler.lifecycle import (
+    CANCEL_REQUESTED,
+    JOB_CANCELLED,
+    JOB_FAILED,
+    JOB_PAUSED,
+    NOT_RETRIED,
+    PAUSED_BY_OWNER,
+)
 from optimus_scheduler.model import Job, JobState, Quota, Role, TaskPhase
 from optimus_scheduler.what_if import NEXT_ROUND, Advice, ToldOfEnds
 from optimus_service.api.access.callers import Caller
@@ -52,7 +59,7 @@ _WARNINGS = (
     *(WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE),
     *(LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH, PATTERN_TOO_SLOW),
 )
-_AT_THE_END = ("EndedEarly", END_NOT_TOLD)
+_AT_THE_END = ("EndedEarly", END_NOT_TOLD, NOT_RETRIED)
 
 _STOPS = (CANCEL_REQUESTED, JOB_PAUSED, PAUSED_BY_OWNER)
 """Events from which on a job's tasks stop, or are gone."""
@@ -265,6 +272,8 @@ def _warnings(
     or what was odd at its end."""
     now, found, is_earlier = services.clock(), dict[str, str](), False
     for event in services.repository.events.page(job.id, limit=_RECENT_EVENTS).items:
+        if event.type == NOT_RETRIED and event.at < (job.finished_at or 0.0):
+            continue  # of an earlier end
         is_earlier |= event.type in (JOB_FAILED, JOB_CANCELLED, RETRY_SCHEDULED)
         if event.type in types and (types is _AT_THE_END or is_recent(event, job, now)):
             # Hangs before training began anew do not count any more.

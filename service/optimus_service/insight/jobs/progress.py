@@ -202,7 +202,7 @@ def _times_left(
         if ends_here is not None and (knows_more or _is_beyond_the_look(now_left, steps_left)):
             # By how much the look was wrong of this size is not known, only what it takes as it is.
             expected = _ending_in(expected, ends_here, now)
-        else:
+        elif end.paid_seconds is None:  # a budget pays for seconds, however many steps they are
             part = drift * now_left.mean / steps_left if steps_left else None
             expected = _by_steps(expected, decision.expected, part, rest, late, now, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits

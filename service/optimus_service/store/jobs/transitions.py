@@ -27,7 +27,7 @@ from optimus_scheduler.retries import Backoff
 from optimus_service.store.database.tables import JobRow, PredictionRow, split_float
 from optimus_service.store.jobs import ended
 from optimus_service.store.jobs.charging import charge
-from optimus_service.store.records import Document, asked_by
+from optimus_service.store.records import Document, asked_by, time_is_over_at
 from optimus_service.store.rounds import history
 
 RETRY_SCHEDULED = "RetryScheduled"
@@ -35,7 +35,7 @@ RETRY_SCHEDULED = "RetryScheduled"
 
 def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff) -> None:
     """The same for a row that is locked."""
-    before = _status(row)
+    before = _status(row, now, backoff)
     try:
         after, effects = lifecycle.advance(before, event)
     except InvalidTransition as refusal:
@@ -66,7 +66,8 @@ def _set_owner_paused(row: JobRow, paused: bool, now: float) -> None:
         charge(row, now)  # while its owner did not want it to have anything it has not waited
 
 
-def _status(row: JobRow) -> JobStatus:
+def _status(row: JobRow, now: float, backoff: Backoff) -> JobStatus:
+    asked = asked_by(row.spec)
     return JobStatus(
         JobState(row.state),
         Directive(row.directive),
@@ -74,7 +75,8 @@ def _status(row: JobRow) -> JobStatus:
         has_trained=row.first_step is not None,
         attempt=row.attempt,
         retries=row.retries,
-        most_retries=asked_by(row.spec).retries,
+        most_retries=asked.retries,
+        is_retry_in_time=backoff.is_in_time(row.retries + 1, now, time_is_over_at(asked, row.started_at)),
         owner_paused=row.owner_paused_at is not None,
         paused_by=row.paused_by,
     )

@@ -18,6 +18,7 @@ from optimus_service.store.records.jobs import (
     TaskRecord,
     WantedRecord,
     asked_by,
+    time_is_over_at,
 )
 from optimus_service.store.records.people import (
     AuditRecord,
@@ -94,4 +95,5 @@ __all__ = [
     "UserRecord",
     "WantedRecord",
     "asked_by",
+    "time_is_over_at",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -54,6 +55,12 @@ def asked_by(spec: object, name: str = "") -> JobSpec:
     """What a stored specification asks for, as far as this release can read it: a field that is missing or has a wrong
     type has its default. Not for writing back. It takes some 30 µs; of a `JobRecord` it is kept (`asked`)."""
     return read(JobSpec, spec if isinstance(spec, Mapping) else {}, name=name)
+
+
+def time_is_over_at(asked: JobSpec, started_at: float | None) -> float:
+    """When the limit of time of a job that started then is over, POSIX seconds; inf: it has none, or did not start."""
+    limit = asked.convergence.max_seconds
+    return math.inf if limit is None or started_at is None else started_at + limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
