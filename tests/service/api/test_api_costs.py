@@ -123,6 +123,13 @@ def test_impossible_limits_are_refused(api: Api, limit: str) -> None:
         assert limit in faults(api.get(f"/v1/jobs/{job_id}/predictions", params={limit: value}))
 
 
+def test_an_explanation_tells_for_how_long_the_budget_pays(serving: Serve) -> None:
+    with serving(price_per_core_hour=3600.0) as api:
+        job_id = api.submit(task=None, command=["python", "loop.py"], convergence={"max_cost": 20.0})
+        told = " ".join(api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"])
+        assert "Its budget of 20.00 pays for 20 s with its smallest size: it ends then at the latest." in told
+
+
 def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> None:
     with serving(price_per_core_hour=3600.0) as api:
         job_id = api.submit()

@@ -13,7 +13,7 @@ from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlit
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.store.store_builders import samples_of, set_wanted
 
-from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, TaskKey
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
 from optimus_service.store.records import PostedSamples
 from optimus_service.store.samples.sample_queue import QueueIsFull, SampleQueue
@@ -570,6 +570,25 @@ def test_a_diverged_result_is_legal_and_shown_as_null(api: Api, job_id: str) -> 
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204
     shown = api.job(job_id)["result"]
     assert (shown["final_loss"], shown["metrics"]) == (None, {"test_loss": None, "x": None})
+
+
+@pytest.mark.parametrize(("ended_after", "seconds_ago"), [(80.0, 0.0), (80.0, 60.0), (60.0, 80.0)])
+def test_an_error_that_no_retry_comes_in_time_after_says_so(api: Api, ended_after: float, seconds_ago: float) -> None:
+    """Also where one would have, but the service was away then."""
+    job_id = api.submit(convergence={"max_seconds": 100.0})
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample()))
+    started = api.repository.jobs.get(job_id).started_at
+    assert started is not None
+    api.surroundings.clock.now = started + ended_after + seconds_ago
+    result = {"outcome": "failed", "step": 10, "error": "ValueError: no images", "seconds_ago": seconds_ago}
+    api.as_task("POST", job_id, "result", json=result)
+    job = api.repository.jobs.get(job_id)
+    assert job.state is JobState.FAILED
+    if ended_after == 80.0:
+        assert job.finished_at == pytest.approx(started + 80.0)
+    sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert any("It is not tried again: its limit of time" in each for each in sentences), sentences
 
 
 def test_a_failure_says_why(api: Api, job_id: str) -> None:

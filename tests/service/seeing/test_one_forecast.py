@@ -182,6 +182,11 @@ def test_a_budget_ends_a_job_after_seconds_whatever_its_speed_is(step: int) -> N
     assert shown == answers.Interval(mean=14.0, low=13.0, high=15.0)
     changed = replace(record, formed_at=NOW - 1.0)
     assert job_body(changed, decision, None, NOW).remaining_seconds != shown, "what it has now costs something else"
+    may_end_before = a_forecast(**{**said, "remaining_steps": {"mean": 40.0, "low": 5.0, "high": 98.0}})
+    by_steps = job_body(record, replace(decision, forecast=may_end_before), None, NOW).remaining_seconds
+    assert by_steps is not None
+    assert by_steps.mean > 0
+    assert by_steps != shown, "its loss may end it sooner: that is a matter of steps"
     looked = replace(expected_at(NOW - 6.0, 20.0), steps_left=98.0)
     told = job_body(replace(record, step=step + 8), replace(decision, expected=looked), None, NOW).remaining_seconds
     assert told is not None

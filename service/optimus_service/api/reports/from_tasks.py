@@ -286,7 +286,7 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         ended_at = _within_its_life(before, now - seconds_ago, now)
         backoff = services.settings.scheduling.retry_backoff
         is_retried = before.retries < before.asked.retries
-        is_retried &= backoff.is_in_time(before.retries + 1, now, time_is_over_at(before.asked, before.started_at))
+        is_retried &= backoff.is_in_time(before.retries + 1, ended_at, time_is_over_at(before.asked, before.started_at))
         is_over = event.outcome is Outcome.SUCCEEDED or event.permanent or not is_retried
         at = ended_at if is_over else now  # it may wait for its retry from now on
         job = tx.jobs.advance(job_id, event, at)

@@ -79,6 +79,8 @@ class End(NamedTuple):
         total, left = known(forecast.total_steps), known(forecast.remaining_steps)
         if total is None:
             return None
+        # Where its loss may end it before, the end is told by steps, as every other.
+        is_paid = forecast.rule == "max_cost" and left is not None and left.mean == left.high
         return cls(
             total,
             0.0 if left is None else total.mean - left.mean,
@@ -89,7 +91,7 @@ class End(NamedTuple):
             forecast.rule is None and left is not None and left.mean > 0,
             known(forecast.seconds_after_steps),
             forecast.course,
-            known(forecast.remaining_seconds) if forecast.rule == "max_cost" else None,
+            known(forecast.remaining_seconds) if is_paid else None,
         )
 
     def even_left(self, left: Interval, step: float) -> Interval:
