@@ -16,7 +16,7 @@ from optimus_contract.readings.progress import Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.checkpoints import Writes
 from optimus_workers.script.learning import Learning
-from optimus_workers.script.processes import Process, ended_by_itself, signal_group
+from optimus_workers.script.processes import Process, ended_by_itself, signal_group, terminate_if
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import finite
 from optimus_workers.wire.control import Delivered
@@ -215,20 +215,11 @@ class Ending(Learning):
             for process in run.processes:
                 signal_group(process, signal.SIGTERM)
         elif not stopping.terminated and stopping.waits_for_writes and stopping.is_quiet and stopping.all_quiet:
-            self._terminate_if_quiet(run, stopping)
-
-    def _terminate_if_quiet(self, run: Run, stopping: Stopping) -> None:
-        """SIGTERM, unless a checkpoint has begun since the last look: half a one may keep a script from going on. The
-        processes are stopped for that look, so that none begins within it."""
-        for process in run.processes:
-            signal_group(process, signal.SIGSTOP)
-        groups = [process.pid for process in run.processes if process.exit_code is None]
-        stopping.is_quiet = stopping.writes.are_quiet(groups, time.monotonic())
-        stopping.terminated = stopping.is_quiet
-        for process in run.processes:
-            if stopping.terminated:
-                signal_group(process, signal.SIGTERM)
-            signal_group(process, signal.SIGCONT)
+            # Unless a checkpoint has begun since the last look: half a one may keep a script from going on.
+            stopping.terminated = terminate_if(
+                run.processes, lambda groups: stopping.writes.are_quiet(groups, time.monotonic())
+            )
+            stopping.is_quiet = stopping.terminated
 
     def _look_at_end(self, run: Run) -> None:
         codes = [process.poll() for process in run.processes]

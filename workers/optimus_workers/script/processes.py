@@ -301,6 +301,19 @@ class Starter:
         return line
 
 
+def terminate_if(processes: Sequence[Process], are_ready: Callable[[Sequence[int]], bool]) -> bool:
+    """SIGTERM to these processes if they are ready; else they go on. They stand still while `are_ready` looks at their
+    groups, so that nothing that it looks for begins between the look and the signal. Returns what it said."""
+    for process in processes:
+        signal_group(process, signal.SIGSTOP)
+    are = are_ready([process.pid for process in processes if process.exit_code is None])
+    for process in processes:
+        if are:
+            signal_group(process, signal.SIGTERM)
+        signal_group(process, signal.SIGCONT)
+    return are
+
+
 def signal_group(process: Process, number: signal.Signals) -> None:
     """Send a signal to a process and all that it has started, unless it has ended."""
     if process.exit_code is None:
