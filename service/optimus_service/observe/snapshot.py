@@ -425,7 +425,7 @@ def spent(
     ends = [later.at for _, later in pairwise(memberships)] + [now]
     return sum(
         cost_per_second(spec, Allocation(len(each.workers), len(each.servers), each.gpu_type or gpu_type), settings)
-        * max(end - each.at, 0.0)
+        * max(each.until(end) - each.at, 0.0)
         for each, end in zip(memberships, ends, strict=False)
     )
 
@@ -436,7 +436,7 @@ def attained_share_seconds(
     """Dominant share held in each membership, times how long it lasted."""
     ends = [later.at for _, later in pairwise(memberships)] + [now]
     return sum(
-        _share(membership, spec, capacity) * max(end - membership.at, 0.0)
+        _share(membership, spec, capacity) * max(membership.until(end) - membership.at, 0.0)
         for membership, end in zip(memberships, ends, strict=False)
     )
 

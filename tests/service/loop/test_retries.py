@@ -17,10 +17,12 @@ from optimus_scheduler.lifecycle import (
     ResultReported,
     ResumeRequested,
 )
-from optimus_scheduler.model import NOTHING, Directive, JobState, Reason, Role
+from optimus_scheduler.model import NOTHING, Directive, JobState, Reason, Resources, Role
+from optimus_scheduler.settings import Settings
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
-from optimus_service.observe.spec import goes_back
+from optimus_service.observe.snapshot import attained_share_seconds, spent
+from optimus_service.observe.spec import goes_back, spec_of
 from optimus_service.observe.standstills import NewestStandstills, Standstill, standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -268,3 +270,29 @@ def test_a_cancelled_wait_is_over(world: World) -> None:
     world.round()
     assert world.state() is JobState.CANCELLED
     assert world.running("job-1") == []
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["retried", "resumed"])
+def test_nothing_is_spent_while_a_job_has_no_tasks_after_an_error(world: World, resumed: bool) -> None:
+    trained(world, **({"retries": 0} if resumed else {}))
+    fail(world)
+    settings = Settings(price_per_core_hour=3600.0)
+    spec = spec_of(job_of(world))
+    capacity = Resources(cpu=100.0)
+
+    def used() -> tuple[float, float]:
+        memberships, now = world.repository.memberships.of_job("job-1"), world.clock()
+        return spent(memberships, spec, None, settings, now), attained_share_seconds(memberships, spec, capacity, now)
+
+    at_the_error = used()
+    assert min(at_the_error) > 0
+    world.round("task exited")
+    world.clock.now += 10 * 3600.0 if resumed else 30.0
+    assert used() == at_the_error
+    if resumed:
+        world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
+    world.round()
+    world.train(5)
+    newest = world.repository.memberships.of_job("job-1")[-1]
+    cost = len(newest.workers) * spec.worker.resources.cpu + len(newest.servers) * spec.server.resources.cpu
+    assert used()[0] == pytest.approx(at_the_error[0] + cost * (world.clock() - newest.at))

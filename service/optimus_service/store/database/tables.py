@@ -259,6 +259,8 @@ class MembershipRow(Base):
     lost_steps: Mapped[int]
     message: Mapped[str | None]
     global_batch: Mapped[int | None]
+    ended_at: Mapped[float | None]
+    """When the job lost what it had, where no membership says so."""
 
 
 class SampleBatchRow(Base):

@@ -89,6 +89,8 @@ class Memberships(Subject):
                 report = replace(report, pause_seconds=_stood_still(session, row, report))
             if report.cause == "rescale" and _is_replacement(session, row, report):
                 report = replace(report, cause=REPLACED)
+            if _has_lost_its_tasks(row, report.at):
+                report = replace(report, ended_at=report.at)
             if not _insert(session, report):
                 return False
             row.rescales += report.cause == "rescale"
@@ -280,6 +282,7 @@ def _insert(session: Session, report: MembershipRecord) -> bool:
         "message": report.message,
         "gpu_type": report.gpu_type,
         "global_batch": report.global_batch,
+        "ended_at": report.ended_at if report.workers else None,
     }
     statement = insert_for(session, MembershipRow).values(values).on_conflict_do_nothing()
     return session.execute(statement.returning(MembershipRow.epoch)).first() is not None
@@ -304,10 +307,7 @@ def _name(task: TaskRow) -> str:
 
 def _make_current(session: Session, row: JobRow, report: MembershipRecord) -> None:
     row.membership_epoch = report.epoch
-    # Before its try is due, a report is of tasks that are leaving after the error; after that it is of the job itself.
-    is_before_try = row.retry_at is not None and report.at < row.retry_at
-    waits_after_error = is_before_try and row.directive == Directive.PAUSE and not row.wanted_workers
-    if not JobState(row.state).is_final and not waits_after_error:
+    if not _has_lost_its_tasks(row, report.at):
         row.running_workers, row.running_servers = len(report.workers), len(report.servers)
         row.running_gpu_type = report.gpu_type
         row.formed_at = report.at
@@ -321,6 +321,28 @@ def _make_current(session: Session, row: JobRow, report: MembershipRecord) -> No
     told.sort(key=lambda each: each.step, reverse=True)
     row.epoch = told[0].data_epoch if told else None
     row.loss, row.loss_kind = split_float(next((each.loss for each in told if each.loss is not None), None))
+
+
+def _has_lost_its_tasks(row: JobRow, at: float) -> bool:
+    """Whether a membership that began at this time is of tasks that are leaving: the job has ended or waits for a
+    retry."""
+    # Before its try is due, a report is of tasks that are leaving after the error; after that it is of the job itself.
+    is_before_try = row.retry_at is not None and at < row.retry_at
+    return JobState(row.state).is_final or (
+        is_before_try and row.directive == Directive.PAUSE and not row.wanted_workers
+    )
+
+
+def end_newest(session: Session, job_id: str, now: float) -> None:
+    """The job has lost what its newest membership has, unless that has nothing."""
+    newest = select(func.max(MembershipRow.epoch)).where(MembershipRow.job_id == job_id).scalar_subquery()
+    statement = update(MembershipRow).where(
+        MembershipRow.job_id == job_id,
+        MembershipRow.epoch == newest,
+        MembershipRow.n_workers > 0,
+        MembershipRow.ended_at.is_(None),
+    )
+    session.execute(statement.values(ended_at=now), execution_options={"synchronize_session": False})
 
 
 _OVERTOOK: Final = 500
@@ -360,4 +382,5 @@ def record(row: MembershipRow | Row[Any]) -> MembershipRecord:
         message=row.message,
         gpu_type=row.gpu_type,
         global_batch=row.global_batch,
+        ended_at=row.ended_at,
     )

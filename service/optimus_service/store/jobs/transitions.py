@@ -25,7 +25,7 @@ from optimus_scheduler.model import NOTHING, Directive, JobState
 from optimus_scheduler.model.format import retry_words
 from optimus_scheduler.retries import Backoff
 from optimus_service.store.database.tables import JobRow, PredictionRow, split_float
-from optimus_service.store.jobs import ended
+from optimus_service.store.jobs import ended, memberships
 from optimus_service.store.jobs.charging import charge
 from optimus_service.store.records import Document, asked_by, time_is_over_at
 from optimus_service.store.rounds import history
@@ -50,6 +50,8 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         _carry_out(session, row, effect, now, backoff)
     if after.state is not before.state:
         ended.note(session, row.project, before.state, after.state)
+        if before.state is JobState.RUNNING:
+            memberships.end_newest(session, row.id, now)
     has_ended = after.state.is_final and not before.state.is_final
     if has_ended:
         _want_nothing(row, now)

@@ -245,6 +245,12 @@ class MembershipRecord:
     """What its workers run on; filled in by the store, from the tasks that were started."""
     global_batch: int | None = None
     """With an elastic batch: examples of each of its steps."""
+    ended_at: float | None = None
+    """When the job lost what it had, by an error or its end; None: with the next membership, or it has it."""
+
+    def until(self, following: float) -> float:
+        """When its tasks ended: `following` is when the next one began, or now."""
+        return following if self.ended_at is None else min(self.ended_at, following)
 
     @property
     def tells_some(self) -> bool:
