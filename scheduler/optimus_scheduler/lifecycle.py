@@ -184,6 +184,10 @@ class JobStatus:
     """... and how many of these the job may have."""
     is_retry_in_time: bool = True
     """Whether the next one would begin before the job's limit of time is over."""
+    waits_for_retry: bool = False
+    """Whether the wait before the next one is not over."""
+    tells_steps: bool = True
+    """False: it is a command, whose steps are known only if it tells them."""
     owner_paused: bool = False
     paused_by: str | None = None
     """Who took what it had, in words; None: nobody, or not known."""
@@ -232,12 +236,13 @@ class Reopen:
     """Forget the job's end: its time, its result."""
 
     error: str | None
-    """What it had failed with, in one line: it may do so again. None: it had not failed."""
+    """What it had failed with, in one line: it may do so again. None: it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPredictions:
-    """What was predicted of the job's end is not to be judged: nobody could know that its owner would pause it."""
+    """What was predicted of the job's end is not to be judged: nobody could know that its owner would pause it, or that
+    its code would fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,12 +381,16 @@ def _may_retry(status: JobStatus) -> bool:
 
 
 _LATE_RETRY = EmitEvent(NOT_RETRIED, "It is not tried again: its limit of time would be over before that.")
+_NO_STEP_TOLD = EmitEvent(NOT_RETRIED, "It is not tried again: it had told no step before its error.")
 
 
 def _told_of_retry(status: JobStatus) -> tuple[EmitEvent, ...]:
     """Of a job that fails with an error that it might be tried again after."""
-    is_late = status.has_trained and status.retries < status.most_retries and not status.is_retry_in_time
-    return (_LATE_RETRY,) * is_late
+    if status.retries >= status.most_retries:
+        return ()
+    if not status.has_trained:
+        return () if status.tells_steps else (_NO_STEP_TOLD,)
+    return () if status.is_retry_in_time else (_LATE_RETRY,)
 
 
 def _retry(status: JobStatus, error: str) -> Outcomes:
@@ -390,7 +399,7 @@ def _retry(status: JobStatus, error: str) -> Outcomes:
     after = replace(
         status, state=JobState.PAUSED, directive=Directive.PAUSE, attempt=status.attempt + 1, retries=number
     )
-    return after, (ScheduleRetry(number, status.most_retries, headline(error)),)
+    return after, (ScheduleRetry(number, status.most_retries, headline(error)), ForgetPredictions())
 
 
 def _reopen(status: JobStatus, _event: Event) -> Outcomes:
@@ -402,7 +411,11 @@ def _reopen(status: JobStatus, _event: Event) -> Outcomes:
         story=status.story,
     )
     error = None if status.failure is None else headline(status.failure)
-    return after, (Reopen(error), EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."))
+    return after, (
+        Reopen(error),
+        ForgetPredictions(),
+        EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."),
+    )
 
 
 def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
@@ -419,12 +432,16 @@ def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
 
 
 def _go_on(status: JobStatus, event: Event) -> Outcomes:
-    """A repetition of the request that brought an ended job back changes nothing."""
+    """Ends a pause, or the wait after an error. A repetition of the request that brought an ended job back changes
+    nothing."""
+    assert isinstance(event, ResumeRequested)
     if not status.owner_paused:
+        if status.waits_for_retry:
+            words = f"{_capital(event.by)} ended the wait after an error: the job may have tasks again."
+            return replace(status, waits_for_retry=False), (EndRetryWait(), EmitEvent("ResumedByOwner", words))
         if status.attempt == status.retries:
             raise InvalidTransition(status, event)
         return status, ()
-    assert isinstance(event, ResumeRequested)
     unstarted = status.state is JobState.PAUSED and not status.has_trained
     after = replace(status, state=JobState.QUEUED if unstarted else status.state, owner_paused=False, paused_by=None)
     words = f"{_capital(event.by)} resumed the job: it may have tasks again."

@@ -72,6 +72,9 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     assert json.loads(optimus(*calls, "--json", "--yes").stdout)["id"] == JOB
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
     resume = ["resume", JOB, "--url", scripted.url]
+    assert optimus(*resume).stdout == f"{JOB} trains already: nothing was changed\n"
+    job = {**job, "state": "paused"}
+    scripted.has_job(job)
     assert "goes on from step 0, as far as is known, as soon as a round gives it room" in optimus(*resume).stdout
     known: Job = {**job, "lost_by_a_stop": None}
     scripted.has_job(known)
@@ -93,6 +96,7 @@ def test_a_script_that_began_from_an_older_checkpoint_begins_anew_there(
         scripted.on("POST", f"/v1/jobs/{JOB}/{change}", Answer(200, job))
     paused = optimus("pause", JOB, "--yes", "--url", scripted.url)
     assert "go on: from step 20, as far as is known; lost: 27 steps" in paused.stdout
+    scripted.has_job({**job, "state": "paused"})
     assert "goes on from step 20, as far as is known," in optimus("resume", JOB, "--url", scripted.url).stdout
 
 

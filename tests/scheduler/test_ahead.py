@@ -1335,6 +1335,7 @@ def test_nobody_waits_for_the_end_of_a_job_that_makes_no_step() -> None:
     assert second is None or second.mean > first.mean
 
 
+@settings(max_examples=30, deadline=None)
 @given(tail=st.floats(0.1, 1e4), step=st.integers(0, 60), silent=st.floats(0.0, 1e4))
 def test_an_end_counts_what_ended_runs_took_after_their_last_step(tail: float, step: int, silent: float) -> None:
     one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=60, ends_itself=True))

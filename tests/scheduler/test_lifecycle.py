@@ -16,6 +16,7 @@ from optimus_scheduler.lifecycle import (
     ConvergenceReached,
     Effect,
     EmitEvent,
+    EndRetryWait,
     Event,
     ForgetPredictions,
     InvalidTransition,
@@ -233,7 +234,7 @@ def test_an_error_after_the_first_step_is_retried_so_many_times() -> None:
     status, effects = live(FAILURE, status=TRAINED)
     assert (status.state, status.directive) == (JobState.PAUSED, Directive.PAUSE)
     assert (status.attempt, status.retries) == (1, 1)
-    assert effects == [ScheduleRetry(1, 2, "ValueError: no such file")]
+    assert effects == [ScheduleRetry(1, 2, "ValueError: no such file"), ForgetPredictions()]
     again, _ = live(TasksGranted(Allocation(1, 1)), MembershipFormed(2), FAILURE, status=status)
     assert (again.state, again.attempt, again.retries) == (JobState.PAUSED, 2, 2)
     ended, effects = live(TasksGranted(Allocation(1, 1)), MembershipFormed(3), FAILURE, status=again)
@@ -263,14 +264,14 @@ def test_one_failure_that_is_told_twice_is_one_retry() -> None:
     for sequence in ((result, shown, result), (shown, result, shown)):
         status, effects = live(*sequence, status=TRAINED)
         assert status.retries == 1
-        assert len(effects) == 1
+        assert [type(each) for each in effects] == [ScheduleRetry, ForgetPredictions]
 
 
 def test_a_failure_of_a_later_attempt_than_is_known_is_one_retry_and_the_next_attempt_is_beyond() -> None:
     """The database is of an older backup: an end that was told twice, or that a journal keeps, used up all retries."""
     told = replace(FAILURE, attempt=2)
     status, effects = live(told, told, status=TRAINED)
-    assert (status.attempt, status.retries, len(effects)) == (3, 1, 1)
+    assert (status.attempt, status.retries, len(effects)) == (3, 1, 2)
     failed, _ = live(replace(told, permanent=True), status=TRAINED)
     resumed, _ = live(ResumeRequested(), status=failed)
     assert (failed.state, resumed.state, resumed.attempt) == (JobState.FAILED, JobState.PAUSED, 3)
@@ -302,7 +303,7 @@ def test_an_ended_job_goes_on_when_its_owner_asks(state: JobState) -> None:
     ended = JobStatus(state, Directive.CANCEL, failure, has_trained=True, attempt=2, retries=2)
     status, effects = live(ResumeRequested(), status=ended)
     assert status == JobStatus(JobState.PAUSED, Directive.RUN, has_trained=True, attempt=3)
-    assert Reopen(failure) in effects
+    assert {Reopen(failure), ForgetPredictions()} < set(effects)
     assert live(ResumeRequested(), status=status) == (status, []), "asked for twice, it is done once"
     assert live(replace(FAILURE, attempt=2), status=status) == (status, []), "the old end is over"
 
@@ -311,6 +312,22 @@ def test_an_ended_job_goes_on_when_its_owner_asks(state: JobState) -> None:
 def test_only_ended_jobs_that_did_not_succeed_are_resumed(state: JobState) -> None:
     with pytest.raises(InvalidTransition):
         advance(JobStatus(state, attempt=1, retries=1), ResumeRequested())
+
+
+def test_a_job_that_waits_for_a_retry_goes_on_when_its_owner_asks() -> None:
+    waits = JobStatus(JobState.PAUSED, Directive.PAUSE, has_trained=True, attempt=1, retries=1, waits_for_retry=True)
+    for status in (waits, replace(waits, attempt=2)):
+        resumed, effects = live(ResumeRequested("ada"), status=status)
+        assert EndRetryWait() in effects
+        assert "ada ended the wait after an error" in str(effects)
+        assert resumed == replace(status, waits_for_retry=False)
+
+
+@pytest.mark.parametrize("tells_steps", [True, False])
+def test_why_a_command_that_told_no_step_is_not_tried_again_is_told(tells_steps: bool) -> None:
+    status, effects = live(FAILURE, status=replace(TRAINED, has_trained=False, tells_steps=tells_steps))
+    assert status.state is JobState.FAILED
+    assert ("NotRetried" in str(effects)) is not tells_steps
 
 
 def test_what_would_fail_again_is_not_retried() -> None:

@@ -37,7 +37,7 @@ def test_beyond_the_end_it_goes_on_at_its_last_speed() -> None:
     assert seconds_along(course, 10.0, 50.0 + 5.0) == pytest.approx(15.0 + 1.0)
 
 
-JOBS = 6
+JOBS = 4
 
 
 def watched(replay: type[Replay]) -> tuple[Replay, Outcome]:

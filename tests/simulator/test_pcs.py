@@ -56,7 +56,7 @@ def test_later_jobs_of_its_class_do_not_delay_a_predictable_job(tmp_path: Path) 
 
 
 def test_a_much_smaller_job_does_not_wait_for_a_predictable_one(tmp_path: Path) -> None:
-    ends = _ends(written(tmp_path, "0,0.0,4000000,64,0.0,m", "1,600.0,600,1,0.0,m"))
+    ends = _ends(written(tmp_path, "0,0.0,400000,64,0.0,m", "1,600.0,600,1,0.0,m"))
     assert ends["pcs-00001"] < 1300.0
 
 

@@ -109,7 +109,7 @@ def test_with_an_oracle_the_time_left_is_right(ring_trace: Callable[..., Trace])
 
 
 def test_what_ended_jobs_were_told_corrects_what_later_ones_are(ring_trace: Callable[..., Trace]) -> None:
-    outcome = Replay(ring_trace(12, 1), policy_named("optimus"), Options(promises=True)).run()
+    outcome = Replay(ring_trace(8, 1), policy_named("optimus"), Options(promises=True)).run()
     said = [one.prediction for job in outcome.jobs for one in job.predictions if one.prediction.left is not None]
     assert any(prediction.left != prediction.uncorrected for prediction in said)
     for prediction in said:

@@ -17,6 +17,7 @@ from optimus_cli.job.specification import Specification, set_field
 from optimus_cli.options import AsJson, JobReference, Url, Yes, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.show import render_predictions, wording
+from optimus_cli.show.render_jobs import is_paused_by_owner
 from optimus_contract.result import FormedAt, last_checkpoint, saved_by_stops
 
 
@@ -55,6 +56,8 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         resumed = client.resume(found["id"])
     if as_json:
         output.print_json(resumed)
+    elif found["state"] == resumed["state"] == "running" and not is_paused_by_owner(found):
+        output.print_text(f"{resumed['id']} trains already: nothing was changed")
     elif limit := resumed.get("limit_reached"):
         ends = f"{resumed['id']} ends as soon as a round gives it room: {limit}"
         output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")

@@ -100,8 +100,6 @@ def expectation(job: Job) -> str:
         return render_jobs.time_left(job)
     if render_jobs.is_paused_by_owner(job):
         return "paused"
-    if job["directive"] == "finish":
-        return "converged, finishing"
     if job.get("finishing"):
         return "finishing"
     if job["state"] in render_jobs.BEFORE_TASKS and job["wanted"]["workers"]:

@@ -112,7 +112,9 @@ class Applier:
             job = jobs[decision.job_id]
             if job.spec.tracked:
                 continue  # it ends when its owner ends it
-            trains = job.state in (JobState.RUNNING, JobState.PAUSED)
+            # One that waits has nothing to finish with: it ends as soon as it goes on.
+            has_tasks = job.state is JobState.PAUSED and not decision.allocation.is_empty
+            trains = job.state is JobState.RUNNING or has_tasks
             if decision.forecast.converged and trains and job.directive in (Directive.RUN, Directive.PAUSE):
                 rule = decision.forecast.rule or "its convergence rule"
                 self._advance(job.id, ConvergenceReached(rule), leader)

@@ -257,6 +257,12 @@ def stepped_at(job: JobRecord) -> float | None:
     return job.step_at if job.formed_at is None or job.step_at > job.formed_at else None
 
 
+def awaits_retry(job: JobRecord) -> bool:
+    """Whether it is to be tried again after an error, now or as soon as there is room."""
+    waits = job.state is JobState.PAUSED and job.owner_paused_at is None
+    return waits and job.retry_at is not None and bool(job.retries)
+
+
 def goes_back(job: JobRecord) -> bool:
     """Whether a job is yet to go on from its last checkpoint after an error or its end: of a step up to the one it was
     at, and which one is not known."""

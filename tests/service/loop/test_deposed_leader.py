@@ -191,6 +191,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "job_histories",
         "usage",
         "ended_jobs",
+        "memberships",
     }
     events = {event.type for event in world.repository.events.page(limit=1000).items}
     assert events >= {

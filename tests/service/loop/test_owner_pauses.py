@@ -155,7 +155,10 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_the_job_when_it_is_resumed(
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
     body, explained = told_now(world)
     assert body.limit_reached is None
-    assert "Its limit of 60 s runs on: resumed after 1970-01-12 13:47:40 UTC, it ends at once." in explained.message
+    assert (
+        "Its limit of 60 s runs on: resumed after 1970-01-12 13:47:40 UTC, it ends as soon as it goes on."
+        in explained.message
+    )
     assert explained.what_would_change_it == "`optimus resume job-1` lets it go on."
     world.clock.now += 60.0
     for _ in range(2):  # before and after a round that sees it

@@ -11,6 +11,7 @@ from tests.service.store.store_builders import a_membership, set_wanted
 
 from optimus_scheduler.lifecycle import (
     CONVERGED,
+    LIMIT_REACHED,
     CancelRequested,
     Outcome,
     PauseRequested,
@@ -67,6 +68,47 @@ def test_whoever_resumes_a_job_ends_its_wait_after_an_error(world: World) -> Non
     assert world.running("job-1", Role.WORKER) != [], "its owner asked for it now, not after the wait"
 
 
+@pytest.mark.parametrize("resumed_before", [False, True])
+def test_the_wait_after_an_error_ends_when_its_owner_resumes_the_job(world: World, resumed_before: bool) -> None:
+    if resumed_before:
+        failed_once(world, then="cancelled")
+        world.train(10)
+    else:
+        trained(world)
+    fail(world)
+    world.round("task exited")
+    assert world.running("job-1") == []
+    resumed = world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
+    assert (resumed.retry_at, resumed.waits_since) == (world.clock(), world.clock())
+    assert "Its owner ended the wait after an error: the job may have tasks again." in [
+        event.message for event in world.repository.events.page("job-1").items
+    ]
+    world.round("resume")
+    assert world.running("job-1", Role.WORKER) != []
+
+
+def test_a_limit_that_a_job_without_tasks_has_reached_ends_it_as_soon_as_it_goes_on(world: World) -> None:
+    """Its retry is due, but another job took its room: nothing is being finished, and its owner may pause it."""
+    most = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}}
+    trained(world, convergence={"max_seconds": 62}, **most)
+    world.submit("other", convergence={"max_steps": 100_000}, **most)
+    fail(world)
+    for _ in range(8):
+        world.round("task exited")
+        world.train(12)
+    assert world.clock() > (job_of(world).started_at or 0.0) + 62
+    assert job_of(world).directive is not Directive.FINISH
+    assert world.events("job-1", LIMIT_REACHED) == []
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=False), world.clock())
+    world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
+    world.repository.jobs.advance("other", CancelRequested(has_tasks=True), world.clock())
+    step = job_of(world).step
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    assert world.state() is JobState.SUCCEEDED
+    assert job_of(world).step == step
+    assert len(world.events("job-1", LIMIT_REACHED)) == 1
+
+
 def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> None:
     trained(world)
     fail(world)
@@ -92,28 +134,32 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     assert world.running("job-1", Role.COORDINATOR)
     world.train(2)
     assert not goes_back(job_of(world))
+    assert job_of(world).retry_at is None, "paused later, it does not wait for this try"
     world.live_until("the job has ended", lambda: world.state().is_final)
     assert world.state() is JobState.SUCCEEDED
     assert len(world.events("job-1", "RetryScheduled")) == 1
 
 
-def failed_once(world: World, *, for_good: bool = False) -> tuple[int, DecisionRecord]:
-    """The step by which job-1 has failed, and the decision after that. `for_good`: its owner has resumed it."""
-    trained(world, **({"retries": 0} if for_good else {}))
+def failed_once(world: World, *, then: str = "waits") -> tuple[int, DecisionRecord]:
+    """The step by which job-1 has failed, and the decision after that. `then`: `failed` for good, or `cancelled` by its
+    owner, who has resumed it."""
+    trained(world, **({"retries": 0} if then == "failed" else {}))
     at = job_of(world).step
     fail(world)
-    if for_good:
-        assert world.state() is JobState.FAILED
+    if then != "waits":
+        if then == "cancelled":
+            world.repository.jobs.advance("job-1", CancelRequested(has_tasks=False), world.clock())
+        assert world.state() == then
         world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
         assert job_of(world).last_error == "OSError: stale file handle"
     world.round("task exited")
     return at, world.repository.rounds.latest_decisions(["job-1"])["job-1"]
 
 
-@pytest.mark.parametrize("for_good", [False, True])
-def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World, for_good: bool) -> None:
+@pytest.mark.parametrize("then", ["waits", "failed", "cancelled"])
+def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World, then: str) -> None:
     """A script that raised at step 50 and had 100 to make was told to end in 17 s: it raised there again."""
-    at, decision = failed_once(world, for_good=for_good)
+    at, decision = failed_once(world, then=then)
     waits = replace(job_of(world), retry_at=None)  # it is over, and its tasks are not there yet
     assert progress_of(waits, decision, world.clock()).remaining_seconds is None
     world.coordinators["job-1"].step = 0

@@ -1154,6 +1154,10 @@ def test_of_a_tracked_job_no_change_of_size_is_told() -> None:
     [
         ({"state": JobState.QUEUED, "wanted": NOTHING, "step": 0}, "It ends 1 min 30 s after its start at the latest"),
         ({"state": JobState.RUNNING, "started_at": 40.0}, "It ends in 70 s at the latest: its limit is 1 min 30 s."),
+        (
+            {"state": JobState.PAUSED, "wanted": NOTHING, "started_at": 40.0},
+            "Its limit of 1 min 30 s runs on: after 1970-01-01 00:02:10 UTC, it ends as soon as it goes on.",
+        ),
     ],
 )
 def test_a_job_of_which_only_its_limit_of_time_is_known_is_told_when_it_ends_at_the_latest(
@@ -1327,9 +1331,17 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
         for epoch, at in ((1, 10.0), (2, 50.0))
     ]
     failed = a_record(state=JobState.FAILED, finished_at=130.0, retries=2)
-    story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
+    case = Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0))
+    story = explanation_of(replace(case, starts=(5.0, 45.0, 125.0)))
     assert f"its training stood still for 1 min 10 s in all, {BY}" in story.sentences[-1], "30 s, then 40 s to its end"
     assert "It was tried again twice after an error, which cost it 1 min 10 s." in story.sentences[-1]
+    no_room = explanation_of(replace(case, job=replace(failed, retry_at=120.0), starts=(5.0, 45.0))).sentences[-1]
+    assert "It was tried again once after an error, and waited for another try when it ended; it waited" in no_room
+    none_at_all = replace(case, job=replace(failed, retries=1), memberships=joined[:1], errors=(20.0,))
+    assert (
+        "After an error it waited 1 min 50 s for another try, which did not come."
+        in (explanation_of(none_at_all).sentences[-1])
+    )
     ended_before = Case(job=replace(failed, retry_at=390.0), decision=None, now=200.0, memberships=joined)
     assert (
         "It was tried again once after an error, and waited for another try when it ended"

@@ -211,7 +211,7 @@ def _pause_of(repository: Repository, job_id: str, by: str) -> PauseRequested:
 @router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
 def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.Job:
     """Let a paused job have tasks again; let a failed or cancelled one go on from its last checkpoint, under its id,
-    with as many retries as at first.
+    with as many retries as at first; let one that waits after an error go on at once.
 
     Again is harmless while it is active. 409 when it succeeded, was neither paused nor resumed, or has no checkpoint.
     """

@@ -308,8 +308,8 @@ def on_its_history(case: Case) -> list[str]:
     changes = f" Its size {changed}; {_what_stopped_it(case, stopped, n_unknown)}."
     n_ends = sum(at < job.finished_at for at in case.ends)
     if job.retries or case.errors:
-        cut = [at for at in case.errors if _ended_before_its_try(case, at)]
-        changes += _on_retries(case, len(cut), after_errors - sum(stops.get(at, 0.0) for at in cut))
+        cut = [at for at in case.errors if _ended_before_its_try(case, at) and _is_earlier(case, at)]
+        changes += _on_retries(case, after_errors - sum(stops.get(at, 0.0) for at in cut))
     if n_ends:
         of_that = f", {lasted(apart)} of that time," if (apart := _had_ended_for(case)) >= 1.0 else ","
         changes += f" It had ended {times(n_ends)} before{of_that} and was resumed."
@@ -417,22 +417,32 @@ def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
 
 
 def _ended_before_its_try(case: Case, error_at: float) -> bool:
-    """Whether it failed or was cancelled while it waited for its try after this error, and was resumed later."""
-    joins = min((each.at for each in case.memberships if each.workers and each.at > error_at), default=math.inf)
-    return any(error_at < at < min(joins, case.job.finished_at or case.now) for at in case.ends)
+    """Whether it ended while it waited for its try after this error, or for room for it."""
+    joined = (each.at for each in case.memberships if each.workers)
+    tried_at = min((at for at in (*case.starts, *joined) if at > error_at), default=math.inf)
+    ends = [*case.ends, math.inf if case.job.finished_at is None else case.job.finished_at]
+    return any(error_at < at < min(tried_at, case.now) for at in ends)
 
 
-def _on_retries(case: Case, n_cut: int, waited_seconds: float) -> str:
-    """How often it was tried again. Before the try after `n_cut` errors it ended; the last time it may have, too."""
-    due, ended = case.job.retry_at, case.job.finished_at
-    is_due = due is not None and ended is not None and ended < due
+def _is_earlier(case: Case, error_at: float) -> bool:
+    """Whether it ended after this error, and was resumed later."""
+    return any(error_at < at < (case.job.finished_at or case.now) for at in case.ends)
+
+
+def _on_retries(case: Case, waited_seconds: float) -> str:
+    """How often it was tried again. Some tries did not come, as it ended before that: the last time, or earlier."""
+    cut = [at for at in case.errors if _ended_before_its_try(case, at)]
+    waits = any(not _is_earlier(case, at) for at in cut)
+    if not case.errors:  # they are not kept any more
+        due, ended = case.job.retry_at, case.job.finished_at
+        waits = due is not None and ended is not None and ended < due
     # `retries` counts from when its owner last resumed it.
-    n_tries = max(case.job.retries, len(case.errors) - n_cut) - is_due
+    n_tries = max(case.job.retries - waits, len(case.errors) - len(cut))
     waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
     if not n_tries:
-        return f" After an error it {waited} another try, which did not come."
+        return f" After an error it {waited} another try, which did not come." if waits else ""
     tried = f" It was tried again {times(n_tries)} after an error"
-    if is_due:
+    if waits:
         return f"{tried}, and waited for another try when it ended; it {waited} them."
     return f"{tried}, which cost it {lasted(waited_seconds)}." if waited_seconds else f"{tried}."
 

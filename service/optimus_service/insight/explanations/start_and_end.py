@@ -35,6 +35,7 @@ from optimus_service.insight.jobs.progress import (
 )
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import (
+    awaits_retry,
     began_at,
     begins_anew,
     deadline_of,
@@ -89,7 +90,7 @@ def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
 def _its_error(case: Case) -> list[str]:
     """The error after which it waited to be tried again: now it waits for room."""
     job = case.job
-    if job.retry_at is None or not job.retries or job.last_error is None:
+    if not awaits_retry(job) or job.last_error is None:
         return []
     number = f"retry {job.retries} of {max(job.retries, job.asked.retries)}"
     return [f"Its last try ended with an error ({number}): {_ended(job.last_error)}"]
@@ -375,16 +376,28 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
 
 
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
+    if not _retry_wait(case):
+        if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
+            return [f"It ends as soon as it goes on: {REACHED[limit]}."]
+        if has_made_all(case.job) and expected.finish_seconds is not None:
+            return _on_the_end_of_its_steps(case, expected.finish_seconds)
+    if why := _why_no_end(case, expected):
+        return [f"{why[0]}{_at_the_latest(case)}", *why[1:]]
+    return _on_the_expected_end(case, expected)
+
+
+def _on_the_end_of_its_steps(case: Case, left: answers.Interval) -> list[str]:
+    by_that, since = f"by that it may end in {span(left)}", silent_since(case.job)
+    if not is_finishing(case.job):
+        return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
+    ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
+    return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
+
+
+def _why_no_end(case: Case, expected: answers.Expected) -> list[str]:
+    """That nothing tells when it ends, and why; empty where something does. Its limits are told beside that."""
     if _retry_wait(case):
         return ["When it ends cannot be said before it goes on."]
-    if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
-        return [f"It ends as soon as it goes on: {REACHED[limit]}."]
-    if has_made_all(case.job) and expected.finish_seconds is not None:
-        by_that, since = f"by that it may end in {span(expected.finish_seconds)}", silent_since(case.job)
-        if not is_finishing(case.job):
-            return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
-        ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
-        return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
     if progress_of(case.job, case.decision, case.now, None, case.still, case.speed).is_guessed:
         return _of_no_known_length(case)
     if expected.finish_seconds is None and case.job.step > 0 and (case.job.waits or has_failed_before(case.job)):
@@ -404,8 +417,13 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
             goes = "starts" if case.job.started_at is None else "goes on"
-            return [f"When it ends cannot be said before it {goes}.{_at_the_latest(case)}"]
-        return [f"When it ends cannot be said yet: too little of its loss or speed is known.{_at_the_latest(case)}"]
+            return [f"When it ends cannot be said before it {goes}."]
+        return ["When it ends cannot be said yet: too little of its loss or speed is known."]
+    return []
+
+
+def _on_the_expected_end(case: Case, expected: answers.Expected) -> list[str]:
+    assert expected.finish_seconds is not None
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
@@ -445,6 +463,10 @@ def _at_the_latest(case: Case) -> str:
     words = []
     if rule.max_seconds is not None and began is None:
         words.append(f"It ends {lasted(rule.max_seconds)} after its start at the latest: that is its limit.")
+    elif rule.max_seconds is not None and began is not None and case.job.waits:
+        over = foreseen(began + rule.max_seconds)  # without tasks nothing ends it
+        until = "" if over is None else f": after {over:%Y-%m-%d %H:%M:%S} UTC, it ends as soon as it goes on"
+        words.append(f"Its limit of {lasted(rule.max_seconds)} runs on{until}.")
     elif rule.max_seconds is not None and began is not None:
         left = time_words(began + rule.max_seconds - case.now)
         words.append(f"It ends in {left} at the latest: its limit is {lasted(rule.max_seconds)}.")
@@ -463,8 +485,12 @@ def paid_words(budget: float, seconds: float, size: answers.Allocation, *, has_b
 
 
 def _of_no_known_length(case: Case) -> list[str]:
-    """Why nothing tells the end of a job that trains, and what would."""
+    """Why nothing tells the end of a job that has trained, and what would. One without tasks has no speed, by which its
+    limits of time and money would tell it."""
     rule, is_script = case.job.asked.convergence, is_of_a_script(case.job)
+    has_limit = rule.max_seconds is not None or math.isfinite(case.seconds_paid)
+    if has_limit and case.job.waits:
+        return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]
     untold = {each.what for each in untold_of(case.job, case.n_figures)}
     targets = [each for each in figures_asked(rule) if each.what not in untold]
     by_decrease = rule.loss_decrease is not None and not untold & {"loss", "epoch"}
@@ -477,6 +503,8 @@ def _of_no_known_length(case: Case) -> list[str]:
         told = ["its losses do not tell when its rule will hold"]
     if is_script:
         return _of_a_script_of_no_known_length(case, told)
+    if has_limit:
+        return ["Whether it ends before its limit cannot be said yet."]
     return [
         f"When it ends cannot be said: {' and '.join(told)}, and no limit of steps or time ends it.",
         f"`optimus set {case.job.id}` takes another rule, or such a limit: --max-epochs, --max-steps, --max-seconds.",

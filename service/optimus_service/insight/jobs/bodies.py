@@ -13,13 +13,13 @@ from optimus_contract.codec import read
 from optimus_contract.job import NOT_SHOWN, JobSpec
 from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
-from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
+from optimus_scheduler.model import Allocation, Forecast, PlacedTask, Resources
 from optimus_service.insight.format import finite, finite_document, interval_body, moment, moment_or_none
 from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop
 from optimus_service.insight.jobs.progress import progress_of, silent_seconds, speed_here, step_of
 from optimus_service.insight.jobs.usage import ReportedUsage, job_usage
 from optimus_service.insight.jobs.why import explain
-from optimus_service.observe.spec import begins_anew, promised_at
+from optimus_service.observe.spec import awaits_retry, begins_anew, promised_at
 from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
 from optimus_service.observe.unsaved_work import LastStep
@@ -96,7 +96,7 @@ def job_body(
         failure=job.failure,
         attempt=job.attempt,
         retries=job.retries,
-        retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED and job.retries else None,
+        retry_at=moment_or_none(job.retry_at) if awaits_retry(job) else None,
         last_error=job.last_error,
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),

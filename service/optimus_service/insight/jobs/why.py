@@ -87,7 +87,7 @@ AS_SPECIFIED = " Its specification stays what it was: what is wrong in that take
 
 def _again(job: JobRecord, reached: str | None, memberships: Sequence[MembershipRecord] | None) -> str:
     """What lets an ended job train again; first what helps where its specification is at fault. `reached`: the limit by
-    which it would end at once, in words."""
+    which it would end as soon as it goes on, in words."""
     if job.is_tracked:
         return "It ran outside the cluster: start it again where it ran."
     failed = job.state is JobState.FAILED
@@ -103,7 +103,7 @@ def _again(job: JobRecord, reached: str | None, memberships: Sequence[Membership
         return f"{anew}, if it has no checkpoint: it is not known to have one.{kept}"
     if reached is not None:
         other = "" if job.asked.command else f"; `optimus submit --from {job.id}` starts another with its parameters"
-        return f"{anew}{other}. Resumed, it would end at once: {reached}.{kept}"
+        return f"{anew}{other}. Resumed, it would end as soon as it goes on: {reached}.{kept}"
     return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job, memberships)}; {anew}.{kept}"
 
 
@@ -118,7 +118,7 @@ def _again_otherwise(job: JobRecord, reached: str | None, memberships: Sequence[
     if job.step == 0 or begins_anew(job):
         return f"{helps} {anew}"
     if reached is not None:
-        return f"{helps} {anew} Resumed, it would end at once: {reached}."
+        return f"{helps} {anew} Resumed, it would end as soon as it goes on: {reached}."
     saved = goes_on_from(job, memberships)
     resumed = f"`optimus resume {job.id}` lets the same go on from {saved}"
     if not job.asked.command:
@@ -162,4 +162,5 @@ def _on_time_that_runs(job: JobRecord) -> str:
     limit = job.asked.convergence.max_seconds
     if limit is None or job.started_at is None or (over := foreseen(job.started_at + limit)) is None:
         return ""
-    return f" Its limit of {time_words(limit)} runs on: resumed after {over:%Y-%m-%d %H:%M:%S} UTC, it ends at once."
+    until = f"{over:%Y-%m-%d %H:%M:%S} UTC"
+    return f" Its limit of {time_words(limit)} runs on: resumed after {until}, it ends as soon as it goes on."

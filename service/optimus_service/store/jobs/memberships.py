@@ -311,6 +311,8 @@ def _make_current(session: Session, row: JobRow, report: MembershipRecord) -> No
         row.running_workers, row.running_servers = len(report.workers), len(report.servers)
         row.running_gpu_type = report.gpu_type
         row.formed_at = report.at
+        if report.workers:
+            row.retry_at = None  # the try has begun: nothing is waited for any more
     if not report.lost_steps:
         row.step = max(report.step, row.step)
         return

@@ -79,6 +79,8 @@ def _status(row: JobRow, now: float, backoff: Backoff) -> JobStatus:
         retries=row.retries,
         most_retries=asked.retries,
         is_retry_in_time=backoff.is_in_time(row.retries + 1, now, time_is_over_at(asked, row.started_at)),
+        waits_for_retry=row.retries > 0 and row.retry_at is not None and row.retry_at > now,
+        tells_steps=asked.command is None,
         owner_paused=row.owner_paused_at is not None,
         paused_by=row.paused_by,
     )
@@ -101,11 +103,15 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen(error=error):
             charge(row, now)  # since its end it has not waited
+            if (
+                error is not None or row.retry_at is None
+            ):  # else it was cancelled in the wait after an error, which may come again
+                row.last_error = error
             row.finished_at = row.result = row.retry_at = row.formed_at = None
-            row.last_error = error
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
-            row.retry_at = now if row.state == JobState.QUEUED.value else None  # it waits from now on
+            if row.state == JobState.QUEUED.value or row.retry_at is not None:
+                row.retry_at = now  # it waits from now on
         case ForgetPredictions():
             session.execute(delete(PredictionRow).where(PredictionRow.job_id == row.id))
 
