@@ -582,6 +582,27 @@ def test_why_no_end_of_a_script_is_told_fits_its_rule(
     assert not any("It has told no" in each for each in found)
 
 
+@pytest.mark.parametrize("is_task", [True, False], ids=["task", "script"])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSED])
+def test_a_job_with_a_limit_of_time_is_not_told_that_nothing_ends_it(state: JobState, is_task: bool) -> None:
+    """Without a speed its limit tells no number of steps."""
+    size = Allocation(1, 0) if state is JobState.RUNNING else NOTHING
+    spec = {} if is_task else SCRIPT
+    limited = a_record(
+        state=state, wanted=size, running=size, step=10, loss=1.0, started_at=NOW - 40.0, wanted_at=NOW - 2.0,
+        spec={**spec, "convergence": {"max_seconds": 100.0}},
+    )  # fmt: skip
+    guessed = a_forecast(total_steps={"mean": 20.0, "low": 11.0, "high": 100.0}, rule=None)
+    decision = a_decision(at=NOW - 1.0, forecast=guessed, allocation=size, previous=size)
+    told = " ".join(explanation_of(Case(job=limited, decision=decision, now=NOW)).sentences)
+    assert "ends it" not in told
+    assert "--max-seconds" not in told
+    if state is JobState.RUNNING:
+        assert "It ends in 60 s at the latest: its limit is 1 min 40 s." in told
+    else:
+        assert "When it ends cannot be said before it goes on. Its limit of 1 min 40 s runs on: after " in told
+
+
 @pytest.mark.parametrize(
     ("rule", "loss", "n_figures", "told"),
     [
