@@ -104,7 +104,7 @@ TEXTS: Mapping[str, ReasonText] = {
     ),
     Reason.WAITING_FOR_RETRY: ReasonText(
         "its code failed after training had begun; it goes on after a wait, from its last checkpoint if it has one",
-        "The end of the wait; or mend what failed, and `optimus resume` ends the wait.",
+        "The end of the wait, or `optimus resume`, which ends it: mend what failed before that.",
     ),
     Reason.PAUSED_BY_OWNER: ReasonText(
         "its owner paused it: it gets nothing until it is resumed", "Resume it: `optimus resume JOB`."
