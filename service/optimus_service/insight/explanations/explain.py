@@ -361,7 +361,16 @@ def _of_its_script(case: Case, reason: str | None) -> str:
     spec, command = readable_spec(job), job.asked.command
     if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked or spec.may_grow:
         return ""
+    if (job.profile or {}).get("fixed_workers") is not None:
+        return (
+            " It counts its steps by its number of processes, so its size stays: submitted again so that its steps are "
+            "the same at every size, it may have more workers (docs/script-sizes.md)."
+        )
     resumes = " Submitted with `--resumes`, which says that it goes on from its checkpoint"
+    began_anew = (job.profile or {}).get("resumes") is False
+    anew = " It began anew when it was started again: if that was before its first checkpoint,"
+    if began_anew:
+        resumes = f"{anew} submitted with `--resumes`"
     if spec.size_stays:
         several = "" if is_distributed(command) else " if it trains with several processes (by RANK and WORLD_SIZE)"
         return f"{resumes}, its size may change{several}."
@@ -371,8 +380,11 @@ def _of_its_script(case: Case, reason: str | None) -> str:
         several = " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE),"
         if not begins_anew(job):
             return f"{several} a larger `workers.max` lets it have more workers."
+        two = f"{several} submitted with `--workers-min 2 --workers-max 2` it has two workers"
+        if began_anew:
+            return f"{two}.{anew} with `--resumes` and a larger `workers.max` it may have more."
         return (
-            f"{several} submitted with `--workers-min 2 --workers-max 2` it has two workers, and with `--resumes`, "
-            "which says that it goes on from its checkpoint, and a larger `workers.max` it may have more."
+            f"{two}, and with `--resumes`, which says that it goes on from its checkpoint, and a larger `workers.max` "
+            "it may have more."
         )
     return f"{resumes}, and with a larger `workers.max`, it may have more workers."
