@@ -41,9 +41,10 @@ from optimus_service.insight.explanations.start_and_end import (
 )
 from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.progress import is_ending
 from optimus_service.insight.jobs.reasons import any_of, gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
-from optimus_service.observe.spec import begins_anew, is_finishing, readable_spec
+from optimus_service.observe.spec import begins_anew, readable_spec
 from optimus_service.observe.standstills import Standstill
 from optimus_service.store.records import JobRecord
 
@@ -207,7 +208,7 @@ def _is_stalled(case: Case) -> bool:
 
 
 def _makes_no_step(case: Case) -> bool:
-    return _is_stalled(case) or is_finishing(case.job)
+    return _is_stalled(case) or is_ending(case.job, case.still)
 
 
 def marginal_job(case: Case) -> answers.Marginal | None:
@@ -263,7 +264,7 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         return f"The end of the wait: mend what failed before that. Or {again}."
     if case.job.state.is_final or case.decision is None or words.reason in NOT_COMPETING:
         return words.what_would_change_it
-    if is_finishing(case.job) and case.loses_to is None:
+    if is_ending(case.job, case.still) and case.loses_to is None:
         return "Nothing: it has made all steps that it announced, and more would not make its end come sooner."
     if case.gives_more is None:
         return words.what_would_change_it
