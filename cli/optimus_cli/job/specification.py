@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.job.jobfile import JobFile
@@ -97,7 +97,7 @@ def assemble(
         )
     # A file without a task, which may be misspelled in it, goes to the service: that knows the fields.
     command = document.get("command")
-    trains = title_of(command) if command and _is_command(command) else document.get("task", "")
+    trains = title_of(command) if command and is_command(command) else document.get("task", "")
     if "name" not in document and isinstance(trains, str):
         document["name"] = name_for(trains)
     if like is None or "working_directory" in (flag.field[0] for flag in given):
@@ -105,7 +105,7 @@ def assemble(
     return Specification(document, file, {flag.field: flag.name for flag in given})
 
 
-def _is_command(value: object) -> bool:
+def is_command(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
