@@ -245,7 +245,7 @@ JobReference = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The job's id, its name (the newest of that name), or a unique beginning of one.",
+        help="The job's id, its name (of several the newest active, else the newest), or a unique beginning of one.",
         autocompletion=complete_job,
     ),
 ]
@@ -253,7 +253,7 @@ OptionalJobReference = Annotated[
     str | None,
     typer.Argument(
         metavar="[JOB]",
-        help="Its id, its name (the newest of that name), or a unique beginning of one.",
+        help="Its id, its name (of several the newest active, else the newest), or a unique beginning of one.",
         autocompletion=complete_job,
     ),
 ]

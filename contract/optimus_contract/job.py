@@ -581,9 +581,10 @@ def _check_task(spec: JobSpec) -> None:
 
 
 _SCRIPT_ONLY = ("command", "python", "image", "resumes", "progress_patterns", "max_worker_batch_size")
-_TASK_ONLY = (
-    *("task", "task_args", "evaluate_epochs", "checkpoint_url", "compression_keep", "gradient_statistics"),
-    *("max_gradient_norm", "compile", "deterministic", "from_job"),
+TASK_ONLY: Final = (
+    *("task", "task_args", "evaluate_epochs", "checkpoint_seconds", "checkpoint_url", "compression_keep"),
+    *("gradient_statistics", "max_gradient_norm", "seed", "device", "precision", "compile", "deterministic"),
+    *("overlap", "from_job"),
 )
 """What our own training loops do; a script does it by its own means."""
 
@@ -601,8 +602,9 @@ def _check_script(spec: JobSpec) -> None:
             "convergence.max_epochs",
             "a script has an argument of its own for that; max_steps (--max-steps) can be given",
         )
-    for name in _TASK_ONLY:
-        if getattr(spec, name):
+    unsaid = JobSpec(name=spec.name)
+    for name in TASK_ONLY:
+        if getattr(spec, name) != getattr(unsaid, name):
             raise FieldError(name, f"{name} is for jobs with a task: a script has arguments of its own for that")
     if spec.elastic_batch is not None:
         raise FieldError(

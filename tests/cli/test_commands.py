@@ -15,6 +15,7 @@ from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, proble
 from optimus_cli import resolve, watching
 from optimus_cli.show import render_jobs
 from optimus_contract.answers.jobs import ListedState
+from optimus_contract.job import NOT_SHOWN
 
 JOB = "digits-mlp-x7k2p"
 REFUSED_PORT = "http://127.0.0.1:1"
@@ -546,6 +547,9 @@ def test_a_job_from_another_one_has_its_specification_unless_it_says_one(
     assert service.requests[-1].body == {
         "name": "digits", "task": "pkg.net:Net", "task_args": {"lr": 0.01}, "seed": 3, "from_job": JOB,
     }  # fmt: skip
+    service.has_job(builders.job(spec=spec | {"environment": {"HF_TOKEN": NOT_SHOWN}}))
+    optimus("submit", "--from", JOB, "--env", "HF_TOKEN=hf_1", "--url", service.url)
+    assert service.requests[-1].body["environment"] == {"HF_TOKEN": "hf_1"}
     optimus("submit", "--from", JOB, "--task", "pkg.other:Net", "--url", service.url)
     assert service.requests[-1].body == {"name": "net", "task": "pkg.other:Net", "from_job": JOB}
     done = optimus("submit", "--from", JOB, "--url", service.url, "--", "python", "loop.py")

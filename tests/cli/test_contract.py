@@ -127,12 +127,16 @@ def test_the_activated_environment_is_the_scripts(
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
-    assert optimus("submit", "--url", scripted.url, "--", "python", "train.py").exit_code == 0
-    assert scripted.requests[-1].body["python"] == str(python)
+    (tmp_path / "job.yaml").write_text("command: [python, train.py]")
+    ways = [["--", "python", "train.py"], [str(tmp_path / "job.yaml")]]
+    for way in ways:
+        assert optimus("submit", "--url", scripted.url, *way).exit_code == 0
+        assert scripted.requests[-1].body["python"] == str(python)
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    assert optimus("submit", "--url", scripted.url, "--", "python", "train.py").exit_code == 0
-    assert "python" not in scripted.requests[-1].body
+    for way in ways:
+        assert optimus("submit", "--url", scripted.url, *way).exit_code == 0
+        assert "python" not in scripted.requests[-1].body
 
 
 def test_an_elastic_batch_is_one_flag(scripted: ScriptedService, optimus: Optimus) -> None:

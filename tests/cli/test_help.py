@@ -42,6 +42,12 @@ def test_the_usual_flags_come_first_and_the_rest_on_request(optimus: Optimus) ->
     assert _flags(optimus("submit", "--help-all").stdout) > {flag.name for flag in FLAGS} | set(USUAL)
 
 
+@pytest.mark.parametrize("command", ["describe", "explain", "cancel", "delete"])
+def test_which_job_of_several_of_one_name_is_meant(command: str, optimus: Optimus) -> None:
+    words = " ".join(re.sub(r"[│|]", " ", optimus(command, "--help").stdout).split())
+    assert "its name (of several the newest active, else the newest)" in words
+
+
 def test_what_is_left_out_of_a_change_has_no_default() -> None:
     assert [flag.name for flag in CHANGING if "default" in flag.option.help.lower()] == []
 

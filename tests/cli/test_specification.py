@@ -15,7 +15,6 @@ from optimus_cli.errors import BadInput
 from optimus_cli.job.jobfile import JobFile
 from optimus_cli.job.specification import (
     Flag,
-    Script,
     assemble,
     parse_assignments,
     parse_elastic,
@@ -99,7 +98,7 @@ def test_a_script_is_named_alike_whether_it_is_submitted_or_tracked(
     optimus: Optimus,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert assemble(None, [], tmp_path, script=Script(tuple(command), None)).document["name"] == name
+    assert assemble(None, [], tmp_path, command=command).document["name"] == name
 
     def registered(_command: object, register: Callable[[], object], **_: object) -> int:
         with contextlib.suppress(ServiceRefused):
@@ -139,6 +138,27 @@ def test_a_slip_in_the_modules_name_is_looked_for_here_too(tmp_path: Path) -> No
 def test_a_relative_directory_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
     file = job_file(tmp_path / "jobs" / "job.yaml", task="a:b", working_directory="../code")
     assert assemble(file, [], Path("/somewhere")).document["working_directory"] == str(tmp_path / "code")
+
+
+def test_a_command_runs_where_it_was_written(tmp_path: Path) -> None:
+    file = job_file(tmp_path / "jobs" / "job.yaml", command=["python", "train.py"])
+    other = job_file(tmp_path / "jobs" / "job.yaml", name="n")
+    typed = ["python", "train.py"]
+    assert assemble(file, [], tmp_path).document["working_directory"] == str(tmp_path / "jobs")
+    assert assemble(None, [], tmp_path, command=typed).document["working_directory"] == str(tmp_path)
+    assert assemble(other, [], tmp_path, command=typed).document["working_directory"] == str(tmp_path), "behind --"
+
+
+def test_the_activated_environment_is_that_of_a_files_command_too(tmp_path: Path) -> None:
+    def python(file: JobFile | None, *flags: Flag, **more: Any) -> object:
+        return assemble(file, flags, tmp_path, python="/venv/bin/python", **more).document.get("python")
+
+    file = job_file(tmp_path / "job.yaml", command=["python", "train.py"])
+    assert python(file) == "/venv/bin/python"
+    assert python(None, command=["python", "train.py"]) == "/venv/bin/python"
+    assert python(file, Flag("--python", ("python",), "/other/python")) == "/other/python"
+    assert python(job_file(tmp_path / "job.yaml", command=["python", "t.py"], python="/own/python")) == "/own/python"
+    assert python(job_file(tmp_path / "job.yaml", task="a:b")) is None, "the service's environment runs tasks"
 
 
 def test_assignments_have_types() -> None:

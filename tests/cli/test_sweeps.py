@@ -12,8 +12,11 @@ from tests.cli.conftest import Optimus, Request, ScriptedService, problem
 from optimus_cli.errors import BadInput
 from optimus_cli.job.specification import Specification
 from optimus_cli.job.sweeps import Sweep, parse_sweeps, swept
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 
 TASK = {"name": "digits", "task": "m:f", "task_args": {"width": 8}, "labels": {"team": "a"}}
+SCRIPT = {"name": "train", "command": ["python", "train.py"]}
 
 
 def made(document: dict[str, Any], *texts: str) -> list[dict[str, Any]]:
@@ -63,6 +66,69 @@ def test_a_script_gets_an_option_or_a_word() -> None:
         ["python", "train.py", "--rate=0.2"],
     ]
     assert made(script, "width=8")[0]["command"] == ["python", "train.py", "--rate={rate}", "--width", "8"]
+
+
+@pytest.mark.parametrize("name", ["seed", "batch-size", "workers-max"])
+def test_a_word_of_a_command_that_names_it_is_meant_before_a_flag(name: str) -> None:
+    script = {"name": "train", "command": ["python", "train.py", "--it", f"{{{name}}}"]}
+    jobs = made(script, f"{name}=1,2")
+    assert [job["command"] for job in jobs] == [["python", "train.py", "--it", value] for value in "12"]
+    assert {*jobs[0]} == {"name", "command", "labels"}, "the field of this name is not set"
+
+
+@pytest.mark.parametrize("name", ["seed", "device", "precision", "compile", "checkpoint-seconds", "task"])
+def test_what_no_script_reads_is_an_argument_of_the_script(name: str) -> None:
+    first, second = (checked(JobSpec, job) for job in made(SCRIPT, f"{name}=cpu,bf16"))
+    assert first.command == ["python", "train.py", f"--{name}", "cpu"]
+    assert second.command == ["python", "train.py", f"--{name}", "bf16"]
+
+
+def test_what_a_script_is_given_by_optimus_is_a_field() -> None:
+    assert [job["global_batch_size"] for job in made(SCRIPT, "batch-size=32,64")] == [32, 64]
+    assert [job["workers"] for job in made(SCRIPT, "workers-max=1,2")] == [{"max": 1}, {"max": 2}]
+    assert made(SCRIPT, "task_args.seed=1")[0]["task_args"] == {"seed": 1}, "which the service refuses, by name"
+
+
+def test_a_command_that_is_no_list_stays_for_the_service_to_refuse() -> None:
+    assert made({"name": "train", "command": "python train.py"}, "lr=1")[0]["command"] == "python train.py"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "field", "value"),
+    [
+        ("gpu-types=a100,v100", "gpu_types", ["a100"]),
+        ("gpu_types=a100,v100", "gpu_types", ["a100"]),
+        ("env=A=1,A=2", "environment", {"A": "1"}),
+        ("label=team=b,team=c", "labels", {"team": "b", "label": "team_b", "sweep": "digits-abc123"}),
+        (
+            "target-metric=test_accuracy>=0.9",
+            "convergence",
+            {"target_metric": {"name": "test_accuracy", "at_least": 0.9}},
+        ),
+        ("elastic-batch=8:16:8,8:32:8", "elastic_batch", {"minimum": 8, "maximum": 16, "per_pass": 8}),
+        ("worker-memory=512Mi,1Gi", "workers", {"resources": {"memory_bytes": "512Mi"}}),
+        ("project=7,8", "project", "7"),
+        ("working-directory=/a,/b", "working_directory", "/a"),
+    ],
+)
+def test_a_value_is_read_as_the_flag_reads_it(sweep: str, field: str, value: object) -> None:
+    job = made(TASK, sweep)[0]
+    assert job[field] == value
+    checked(JobSpec, job | {"architecture": "allreduce"})
+
+
+def test_a_directory_is_that_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [job["working_directory"] for job in made(SCRIPT, "working-directory=a,b")] == [
+        str(tmp_path / each) for each in "ab"
+    ]
+
+
+def test_labels_that_are_none_are_refused_and_are_no_bug() -> None:
+    for name in ("label", "labels"):
+        with pytest.raises(BadInput, match="--label 'a': expected KEY=VALUE"):
+            made(TASK, f"{name}=a,b")
+    assert made(TASK | {"labels": "team"}, "lr=1")[0]["labels"] == "team", "the service refuses it"
 
 
 def test_names_and_labels_are_such_as_the_service_takes() -> None:

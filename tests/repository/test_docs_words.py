@@ -124,6 +124,11 @@ def test_what_is_said_of_an_unknown_field_is_what_the_page_shows(tmp_path: Path)
     assert f"{shown}, " in said.replace(f"{tmp_path}/", "")
 
 
+def test_two_pages_say_alike_for_how_many_jobs_a_loss_of_tasks_is_told() -> None:
+    (most,) = re.findall(r"two up to (\d+) jobs", (ROOT / "docs/ahead.md").read_text())
+    assert f"With more than {most} jobs one future is simulated" in (ROOT / "docs/explain.md").read_text()
+
+
 # --- the first job, and sweeps over it -------------------------------------------------------------------------------
 
 

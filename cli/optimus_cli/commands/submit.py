@@ -18,7 +18,7 @@ from optimus_cli.commands.jobs import watch_to_the_end
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.flags import given, with_flags
 from optimus_cli.job.jobfile import read_job_file
-from optimus_cli.job.specification import Script, Specification, activated_python, assemble
+from optimus_cli.job.specification import Specification, activated_python, assemble
 from optimus_cli.job.sweeps import SWEEP_LABEL, explained, parse_sweeps, swept
 from optimus_cli.options import AsJson, HelpAll, Url, connect, script_command
 from optimus_cli.resolve import find_job, near_projects
@@ -65,7 +65,7 @@ def submit(
     flags = given(fields | {"from_job": origin and origin["id"]})
     task = fields["task"]
     like = None if origin is None or file is not None or task is not None else specification_like(origin)
-    script = None if command is None else Script(command, activated_python(os.environ) if is_here(url) else None)
+    python = activated_python(os.environ) if is_here(url) else None
     if not dry_run and command is not None and "--dry-run" in command:
         output.say("--dry-run behind -- goes to the command, and this is a submission: to ask only, put it before --.")
     key = idempotency_key or str(uuid.uuid4())
@@ -75,7 +75,7 @@ def submit(
         combination
         for each_file in files
         for combination in swept(
-            assemble(None if each_file is None else read_job_file(each_file), flags, Path.cwd(), like, script),
+            assemble(None if each_file is None else read_job_file(each_file), flags, Path.cwd(), like, command, python),
             sweeps,
             _short(key),
         )

@@ -110,7 +110,11 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
         "Start with the parameters of this job's last checkpoint; without FILE and --task: with its specification, "
         "too.",
     ),
-    "working-directory": (None, "Where tasks run and import from; default: here, if the task's module is here."),
+    "working-directory": (
+        None,
+        "Where tasks run and import from; default: here, of a task if its module is here; of a file's command, "
+        "the file's folder.",
+    ),
     "loss-decrease": (None, "Smallest loss decrease per epoch (0.01: 1 %)."),
     "relative-to": (None, "What --loss-decrease is a fraction of."),
     "patience-epochs": (None, "Epochs in a row for --loss-decrease."),

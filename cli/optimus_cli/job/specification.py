@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.job.jobfile import JobFile
@@ -24,15 +24,6 @@ class Flag:
     name: str
     field: tuple[str, ...]
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The command that followed `--`."""
-
-    command: tuple[str, ...]
-    python: str | None
-    """The interpreter of the activated environment, if the service runs on this machine."""
 
 
 def activated_python(environment: Mapping[str, str]) -> str | None:
@@ -77,27 +68,31 @@ def assemble(
     flags: Iterable[Flag],
     directory: Path,
     like: Mapping[str, Any] | None = None,
-    script: Script | None = None,
+    command: Sequence[str] | None = None,
+    python: str | None = None,
 ) -> Specification:
     """Flags over the file's fields, relative directories made absolute, defaults of the command line filled in.
 
-    `directory` is where the command was called: tasks import from there when the task's module is found there.
-    `like`: the specification of a job that this one resembles, without a file; it says everything.
+    `directory` is where the command line was called: tasks import from there when the task's module is found there.
+    `like`: the specification of a job that this one resembles, without a file; it says everything. `command`: what
+    followed `--`. `python`: the interpreter of the activated environment, if the service runs on this machine.
     """
     given = [flag for flag in flags if flag.value is not None]
     document: dict[str, Any] = _copy(like or {}) if file is None else _copy(file.document)
     for flag in given:
         set_field(document, flag)
-    if script is not None:
-        _set_script(document, script, None if file is None else file.path, [flag.name for flag in given])
+    if command is not None:
+        _set_command(document, command, None if file is None else file.path, [flag.name for flag in given])
     if "task" not in document and "command" not in document and file is None:
         raise BadInput(
             "Give a job file, --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp), "
             "or a training script (-- python train.py)."
         )
     # A file without a task, which may be misspelled in it, goes to the service: that knows the fields.
-    command = document.get("command")
-    trains = title_of(command) if command and _is_command(command) else document.get("task", "")
+    runs = document.get("command")
+    if runs is not None and python is not None:
+        document.setdefault("python", python)
+    trains = title_of(runs) if runs and is_command(runs) else document.get("task", "")
     if "name" not in document and isinstance(trains, str):
         document["name"] = name_for(trains)
     if like is None or "working_directory" in (flag.field[0] for flag in given):
@@ -105,11 +100,11 @@ def assemble(
     return Specification(document, file, {flag.field: flag.name for flag in given})
 
 
-def _is_command(value: object) -> bool:
+def is_command(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
-def _set_script(document: dict[str, Any], script: Script, file: Path | None, flags: Collection[str]) -> None:
+def _set_command(document: dict[str, Any], command: Sequence[str], file: Path | None, flags: Collection[str]) -> None:
     """Raises `BadInput`, in words of what was typed, where the job trains something else already."""
     if "--from" in flags:
         raise BadInput(
@@ -120,9 +115,7 @@ def _set_script(document: dict[str, Any], script: Script, file: Path | None, fla
         if document.get(name) is not None:
             says = "--task" if f"--{name}" in flags else f"the {name} in {file}"
             raise BadInput(f"Leave out {says}, or the command after --: a job trains one thing.")
-    document["command"] = list(script.command)
-    if script.python is not None:
-        document.setdefault("python", script.python)
+    document["command"] = list(command)
 
 
 def parse_assignments(
@@ -196,7 +189,8 @@ def _settle_directory(document: dict[str, Any], file: JobFile | None, directory:
         base = directory if file is None or "working_directory" not in file.document else file.path.parent
         document["working_directory"] = str((base / stated).resolve())
     elif stated is None and document.get("command") is not None:
-        document["working_directory"] = str((directory if file is None else file.path.parent).resolve())
+        base = directory if file is None or file.document.get("command") is None else file.path.parent
+        document["working_directory"] = str(base.resolve())
     elif stated is None and isinstance(task := document.get("task"), str) and _means_module_in(directory, task):
         document["working_directory"] = str(directory.resolve())
 

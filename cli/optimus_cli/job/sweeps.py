@@ -7,21 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
-from optimus_cli.job.flags import FLAGS
-from optimus_cli.job.specification import Flag, Specification, scalar, set_field
+from optimus_cli.job.flags import FLAGS, FieldFlag
+from optimus_cli.job.specification import Flag, Specification, is_command, scalar, set_field
 from optimus_contract.codec import field_types
 from optimus_contract.fields import is_label
-from optimus_contract.job import JobSpec
+from optimus_contract.job import TASK_ONLY, JobSpec
 from optimus_contract.job_name import MAX_NAME
 from optimus_contract.limits import MAX_BATCH_JOBS
 
 SWEEP_LABEL = "sweep"
 _LONGEST_VALUE = 63
 """Of a label."""
-_FIELD_OF_FLAG = {flag.name.removeprefix("--"): flag.field for flag in FLAGS}
+_BY_NAME = {flag.name.removeprefix("--"): flag for flag in FLAGS}
+_BY_FIELD = {flag.field: flag for flag in FLAGS}
 _IN_BATCH = re.compile(r"jobs\.(\d+)\.?(.*)")
 
 
@@ -77,27 +79,42 @@ def _one(specification: Specification, values: Mapping[str, str], index: int, to
         flags[field] = f"--sweep {name}={value}"
     labels = {SWEEP_LABEL: together} | {_word(_last(name)): _word(value) for name, value in values.items()}
     labels = {name: value for name, value in labels.items() if name and is_label(name, value)}
-    document["labels"] = labels | (document.get("labels") or {})
+    own = document.get("labels") or {}
+    if isinstance(own, dict):  # of anything else the service says what is wrong
+        document["labels"] = labels | own
     document["name"] = _name(str(document.get("name", "job")), values, index)
     return replace(specification, document=document, flags=flags)
 
 
 def _apply(document: dict[str, Any], name: str, value: str) -> tuple[str, ...]:
     """Set what is meant by the name; where it is."""
-    field = _FIELD_OF_FLAG.get(name) or tuple(name.split("."))
-    if field[0] in field_types(JobSpec):
-        set_field(document, Flag(name, field, scalar(value)))
-        return field
-    command = document.get("command")
-    if command:
-        place = f"{{{name}}}"
-        has_place = any(place in word for word in command)
-        option = [] if has_place else [f"--{name}", value]
-        document["command"] = [word.replace(place, value) for word in command] + option
+    stated = document.get("command")
+    command = stated if is_command(stated) else []
+    place = f"{{{name}}}"
+    flag = _BY_NAME.get(name)
+    field = tuple(name.split(".")) if flag is None else flag.field
+    is_field = field[0] in field_types(JobSpec)
+    if any(place in word for word in command):
+        document["command"] = [word.replace(place, value) for word in command]
         return ("command",)
-    field = ("task_args", name)
-    set_field(document, Flag(name, field, scalar(value)))
+    if command and (not is_field or (field[0] in TASK_ONLY and "." not in name)):
+        document["command"] = [*command, f"--{name}", value]
+        return ("command",)
+    if not is_field:
+        field = ("task_args", name)
+    set_field(document, Flag(name, field, _read(flag or _BY_FIELD.get(field), value)))
     return field
+
+
+def _read(flag: FieldFlag | None, text: str) -> Any:
+    """The value as the flag reads it."""
+    if flag is None:
+        return scalar(text)
+    if flag.kind == list[str]:
+        return flag.parse([text])
+    if flag.kind is Path:
+        return flag.parse(Path(text).absolute())
+    return flag.parse(text if flag.kind is str else scalar(text))
 
 
 def _name(base: str, values: Mapping[str, str], index: int) -> str:

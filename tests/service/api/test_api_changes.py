@@ -97,6 +97,16 @@ def test_fields_of_a_newer_release_stay(api: Api) -> None:
     assert (spec["telepathy"], spec["priority"]) == (True, 2.0)
 
 
+def test_a_script_is_changed_of_which_an_earlier_release_took_what_no_script_reads(api: Api) -> None:
+    job_id = api.submit(task=None, command=["python", "train.py"])
+    stored = api.repository.jobs.get(job_id).spec
+    assert api.repository.jobs.set_spec(job_id, stored, {**stored, "seed": 7, "overlap": False}, {}, NOW)
+    changed(api, job_id, priority=2)
+    assert api.repository.jobs.get(job_id).spec == {**stored, "priority": 2.0}
+    event = api.get(f"/v1/jobs/{job_id}/events").json()["events"][0]
+    assert event["message"] == "Its owner changed priority: 1.0 → 2.0."
+
+
 def test_a_change_that_changes_nothing_is_no_event(api: Api) -> None:
     job_id = api.submit(workers={"max": 4})
     changed(api, job_id, workers={"max": 4})

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import CORES, Api, faults, job_spec, on_sqlite, problem
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_contract.limits import MAX_BODY_BYTES
 from optimus_scheduler.model import Node, Resources
 from optimus_service.api.http.body import parse_json
@@ -121,6 +123,21 @@ ELASTIC = {"minimum": 16, "maximum": 64, "per_pass": 16}
 def test_a_batch_that_a_script_cannot_have_is_refused(api: Api, spec: dict[str, Any], field: str, words: str) -> None:
     script = {"name": "train", "command": ["torchrun", "train.py"]}
     assert words in faults(api.post("/v1/jobs", json={**script, **spec}))[field]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("seed", 7), ("device", "cpu"), ("precision", "bf16"), ("overlap", False), ("checkpoint_seconds", 60.0)),
+        *(("compile", True), ("evaluate_epochs", 1.0)),
+    ],
+)
+@pytest.mark.parametrize("how", [{"command": ["python", "train.py"]}, {"tracked": True}], ids=["script", "tracked"])
+def test_what_no_script_reads_is_refused_of_scripts(api: Api, how: dict[str, Any], field: str, value: object) -> None:
+    refused = faults(api.post("/v1/jobs", json={"name": "train", **how, field: value}))
+    assert refused == {field: f"{field} is for jobs with a task: a script has arguments of its own for that"}
+    unsaid = write(JobSpec(name="train"))[field]
+    assert api.post("/v1/jobs", json={"name": "train", **how, field: unsaid}).status_code == 201, "as answers say it"
 
 
 def test_the_batch_of_a_process_is_for_scripts(api: Api) -> None:

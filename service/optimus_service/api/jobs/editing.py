@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from optimus_contract.change import CHANGEABLE, JobChange, Path
 from optimus_contract.codec import field_types, write
-from optimus_contract.job import JobSpec
+from optimus_contract.job import TASK_ONLY, JobSpec
 from optimus_service.requests import checked
 
 Json = dict[str, Any]
@@ -100,9 +100,12 @@ def table() -> str:
 def _completed(present: Mapping[str, Any]) -> Json:
     """With fields that this release added, as they would be by default: nobody has changed those.
 
-    Fields that only a newer release knows stay as they are, for when that one is back.
+    Fields that only a newer release knows stay as they are, for when that one is back. What no script reads an earlier
+    release took of scripts as well: it goes.
     """
     known = field_types(JobSpec)
+    if present.get("architecture") == "script":
+        present = {name: value for name, value in present.items() if name not in TASK_ONLY}
     newer = {name: value for name, value in present.items() if name not in known}
     try:
         return write(checked(JobSpec, {name: value for name, value in present.items() if name in known})) | newer
