@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import as_completed
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.service.api.api_harness import Api
 from tests.service.loop.loop_world import World
+from tests.service.seeing.previews import preview_of
 from tests.service.seeing.test_plan import everything
 
+from optimus_contract.change import ConvergenceChange, JobChange
+from optimus_scheduler.lifecycle import PauseRequested
+from optimus_scheduler.model import Snapshot
+from optimus_scheduler.model.format import time_words
+from optimus_service.api.jobs.changes import _edit
 from optimus_service.api.jobs.plan import on_others
+from optimus_service.api.jobs.plan_change import job_body
+from optimus_service.observe.jobs import as_edited
 
 SMALL: dict[str, Any] = {"task": None, "command": ["torchrun", "train.py"], "architecture": "script"}
 SPEC: dict[str, Any] = {**SMALL, "servers": {"min": 0, "max": 0}, "resumes": False}
@@ -150,3 +159,63 @@ def test_a_change_that_moves_nothing_is_told_the_same_start_as_things_are(planni
     (told,) = (each for each in found["sentences"] if each.startswith("It would start in "))
     after, _, before = told.removeprefix("It would start in ").removesuffix(".").partition("; as things are, in ")
     assert after == before
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_change_of_a_limit_tells_when_it_ends_the_job_also_where_nothing_else_tells_its_end(
+    planning: Api, world: World
+) -> None:
+    def told(job: str, **convergence: float) -> str:
+        answer = planning.post(f"/v1/jobs/{job}/plan", json={"convergence": convergence})
+        assert answer.status_code == 200, answer.text
+        (said,) = (each for each in answer.json()["sentences"] if "would end" in each)
+        assert isinstance(said, str)
+        return said
+
+    world.submit("silent", **SPEC, convergence={"command_ends": True}, workers={"max": 1})
+    world.submit("waits", **SPEC, convergence={"max_seconds": 50}, workers={"min": 100, "max": 100})
+    world.round()
+    world.train(0.0)
+    world.clock.now += 60.0
+    unknown = "When it would end cannot be said."
+    began = world.repository.jobs.get("silent").started_at
+    assert began is not None
+    left = time_words(began + 600.0 - world.clock())
+    assert told("silent", max_seconds=600) == f"{unknown} It ends in {left} at the latest: its limit is 10 min 00 s."
+    by_its_limit = "It ends 8 min 20 s after its start at the latest: that is its limit."
+    assert told("waits", max_seconds=500) == f"{unknown} {by_its_limit}"
+    assert planning.post("/v1/jobs/silent/pause").status_code == 200
+    world.round()
+    assert told("silent", max_seconds=30) == "It would end as soon as it goes on: the time of its limit is over."
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_change_of_a_budget_tells_how_long_it_pays(world: World, is_paused: bool) -> None:
+    """With one unit of money for each second of a core, of a script that tells no step."""
+    world.submit("silent", **SPEC, convergence={"command_ends": True}, workers={"max": 1})
+    world.round()
+    world.train(0.0)
+    world.clock.now += 60.0
+    if is_paused:
+        world.repository.jobs.advance("silent", PauseRequested(), world.clock())
+        world.round()
+        world.train(0.0)
+    preview = preview_of(world, world.settings.model_copy(update={"price_per_core_hour": 3600.0}))
+    job = world.repository.jobs.get("silent")
+
+    def told(budget: float) -> list[str]:
+        edit = _edit(job, JobChange(convergence=ConvergenceChange(max_cost=budget)))
+        changed = replace(job, spec=edit.spec)
+
+        def with_change(snapshot: Snapshot) -> Snapshot:
+            return replace(snapshot, jobs=tuple(as_edited(each, changed) for each in snapshot.jobs))
+
+        found = preview.of_change(with_change)
+        return job_body(changed, edit, found, {job.id: job}, world.clock()).sentences
+
+    paid = "pays for 40 s with its smallest size" if is_paused else "pays for 40 s with 1 worker"
+    ends = f"What is left of its budget of 100.00 {paid}: it ends then at the latest."
+    assert f"When it would end cannot be said. {ends}" in told(100.0)
+    if is_paused:
+        assert "It would end as soon as it goes on: its budget is spent." in told(10.0)

@@ -455,6 +455,11 @@ def _at_the_latest(case: Case) -> str:
     return "".join(f" {each}" for each in words)
 
 
+def at_the_latest(job: JobRecord, now: float, seconds_paid: float) -> str:
+    """The same of a job that is only thought of; `seconds_paid`: as of `Case`."""
+    return _at_the_latest(Case(job=job, decision=None, now=now, seconds_paid=seconds_paid))
+
+
 def paid_words(budget: float, seconds: float, size: answers.Allocation, *, has_begun: bool) -> str:
     """For how long a budget, or what is left of it, pays: for this size, or for the smallest where it is none."""
     whole = f"{'What is left of its' if has_begun else 'Its'} budget of {money_words(budget)}"

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
@@ -107,6 +107,9 @@ class Altered:
     """Jobs that would get another size, the one that is changed among them ..."""
     put_off: tuple[PutOff, ...]
     """... and jobs that would wait on, and start later."""
+    seconds_paid: Mapping[str, float] = field(default_factory=dict)
+    """How long what is left of their limits of money pays for what jobs would have, or for their smallest size where
+    that is nothing; of those that have such a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,20 +291,27 @@ class Preview:
         with self._turn:
             now, foresight = self._clock(), self._foresee()
             without = self._observer.look(ClusterState.of(self._cluster), now)
-            planned, with_it = foresight.planned(change(without))
+            changed = change(without)
+            planned, with_it = foresight.planned(changed)
             present, without_it = foresight.planned(without)
         starts, before = (
             {job_id: wait for job_id, each in ahead.items() if (wait := each.shown.waiting(now)) is not None}
             for ahead in (with_it, without_it)
         )
         left = {job_id: each.shown.left(now) for job_id, each in with_it.items()}
+        decisions = {each.job_id: each for each in planned.decisions}
         return Altered(
-            decisions={each.job_id: each for each in planned.decisions},
+            decisions=decisions,
             starts=starts,
             starts_before=before,
             left={job_id: each for job_id, each in left.items() if each is not None},
             effects=_effects(without, present, planned, without_it, with_it, now),
             put_off=_put_off(present, planned, without_it, with_it, now),
+            seconds_paid={
+                job.id: seconds_paid(replace(job, allocation=decisions[job.id].allocation), foresight.constants)
+                for job in changed.jobs
+                if job.id in decisions and job.spec.convergence.max_cost is not None
+            },
         )
 
     def _answer(
