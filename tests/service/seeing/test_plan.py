@@ -172,6 +172,32 @@ def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> N
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_that_is_submitted_paused_is_told_what_it_gets_when_it_is_submitted(planning: Api, world: World) -> None:
+    """Nothing, and nobody gives it room; its start is its owner's matter."""
+    world.submit("greedy", workers={"max": 16}, servers={"max": 16})
+    world.live_until("it has everything", lambda: world.repository.jobs.get("greedy").running.workers >= 4)
+    paused = job_spec(paused=True, workers={"min": 4, "max": 4}, deadline_seconds=3600, convergence={"max_seconds": 60})
+    found = planning.post("/v1/plan", json=paused).json()
+    assert found["allocation"]["workers"] == 0
+    assert (found["expected"]["start_seconds"], found["expected"]["finish_seconds"], found["cost"]) == (None,) * 3
+    assert found["effects"] == []
+    assert found["what_would_change_it"] == "Resume it: `optimus resume JOB`."
+    due = f"{found['deadline']['at'][:19].replace('T', ' ')} UTC"
+    assert found["sentences"] == [
+        "Paused by its owner: it gets nothing until it is resumed.",
+        "When it would end cannot be said before it starts. It would end 1 min 00 s after its start at the latest: "
+        "that is its limit.",
+        f"Its deadline at {due} runs on: whether it can be promised is answered when it is resumed.",
+        "No job that runs would change its size.",
+    ]
+    submitted = planning.post("/v1/jobs", json=paused)
+    assert submitted.status_code == 201, submitted.text
+    world.round()
+    decided = world.repository.rounds.latest_decisions([submitted.json()["id"]])
+    assert [(each.message, each.reason) for each in decided.values()] == [(found["sentences"][0], found["reason"])]
+
+
 def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
     found = body(world, preview_of(world).of(document(), {}))
     assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])

@@ -24,7 +24,11 @@ from optimus_service.api.http.problems import invalid_field, unavailable
 from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.insight.explanations.start_and_end import paid_words, until_places_are_left
+from optimus_service.insight.explanations.start_and_end import (
+    deadline_of_a_paused_job,
+    paid_words,
+    until_places_are_left,
+)
 from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
@@ -228,8 +232,8 @@ def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
 
 
 def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
-    if not previewed.decision.allocation.is_empty:
-        return []
+    if not previewed.decision.allocation.is_empty or previewed.record.owner_paused_at is not None:
+        return []  # of one that is submitted paused its decision says until when it gets nothing
     if expected.start_seconds is None and NO_END_HELPS in previewed.decision.message:
         return ["It would not start before a quota, a limit, its specification or the cluster is changed."]
     if expected.start_seconds is None:
@@ -286,6 +290,8 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
     if said is None:
         return []
+    if previewed.record.owner_paused_at is not None:
+        return [deadline_of_a_paused_job(said.at.timestamp(), now)]
     is_missed = says_it_is_missed(previewed.decision.message)
     until_due = said.at.timestamp() - now
     is_claimed = previewed.decision.reason is Reason.MEETING_DEADLINE

@@ -605,7 +605,7 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         return []
     is_promised = promised_at(case.job) is not None
     if case.job.owner_paused_at is not None:
-        return [_deadline_of_a_paused_job(due, case.now)]
+        return [deadline_of_a_paused_job(due, case.now)]
     if due <= case.now:
         if is_promised:
             return ["Its deadline has passed, though it was promised."]
@@ -637,7 +637,7 @@ def _has_begun(case: Case) -> bool:
     return case.job.first_step is not None or case.job.step > 0
 
 
-def _deadline_of_a_paused_job(due: float, now: float) -> str:
+def deadline_of_a_paused_job(due: float, now: float) -> str:
     """Of a job that its owner paused: no round plans for its deadline."""
     if due <= now:
         return f"Its deadline passed at {_at(due)}."

@@ -28,7 +28,6 @@ from optimus_scheduler.model import (
     Forecast,
     Interval,
     Job,
-    JobState,
     Plan,
     Role,
     SetWanted,
@@ -43,7 +42,7 @@ from optimus_scheduler.what_if import NOTHING_TOLD, Advice, Behind, ToldOfEnds, 
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import ClusterState, Observer
-from optimus_service.store.records import Document, JobRecord, asked_by
+from optimus_service.store.records import Document, JobRecord, asked_by, begins_as
 
 CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
@@ -260,7 +259,9 @@ class Preview:
             held_by = _held_by(world, planned)
             if held_by:
                 waiting, left = _after(_LEAVING, waiting), _after(_LEAVING, left)
-            advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
+            advice = None
+            if record.owner_paused_at is None:  # else nothing gives it anything but its owner
+                advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
             decision=decision,
@@ -548,15 +549,17 @@ def with_steps_per_epoch(job: Job) -> Job:
 def as_record(spec: Document, now: float, owner: str | None = None, profile: Document | None = None) -> JobRecord:
     """A job that was submitted this instant."""
     asked = asked_by(spec)
+    state, owner_paused_at = begins_as(asked, now)
     return JobRecord(
         id=CANDIDATE,
         name=asked.name,
         project=asked.project,
         owner=owner,
         spec=spec,
-        state=JobState.QUEUED,
+        state=state,
         directive=Directive.RUN,
         created_at=now,
+        owner_paused_at=owner_paused_at,
         started_at=None,
         finished_at=None,
         generation=0,
