@@ -29,7 +29,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue, order_of_equals
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
-from optimus_service.insight.jobs.progress import expected_times, speed_here
+from optimus_service.insight.jobs.progress import expected_times, progress_of, speed_here
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
 from optimus_service.insight.predictions.sizes import Basis, sizes
 from optimus_service.metrics.read import job_metrics
@@ -377,6 +377,22 @@ def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it
         assert predicted.expected == shown.expected
         ends = (*told, expected.end_seconds, eta, predicted.remaining_seconds)
         assert [each is None for each in ends] == [bool(still)] * 5
+
+
+def test_no_end_that_only_ended_runs_tell_is_told_before_a_job_has_passed_the_step_where_it_failed() -> None:
+    """Its own forecast tells none, and the look at the queue knows nothing of its error."""
+    began = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=50, formed_at=NOW - 90.0)
+    failed = replace(began, formed_at=None, last_error="no more memory")
+    said: dict[str, Any] = {"total_steps": {"mean": 100.0, "low": 60.0, "high": 400.0}, "rule": None}
+    said |= {"remaining_steps": {"mean": 50.0, "low": 10.0, "high": 350.0}}
+    decision = a_decision(at=NOW, forecast=a_forecast(**said), allocation=NOTHING, previous=NOTHING)
+    start = Interval(NOW + 40.0, NOW + 30.0, NOW + 60.0)
+    decision = replace(decision, expected=replace(expected_at(NOW, 700.0), start=start))
+    by_runs, of_failed = (progress_of(each, decision, NOW) for each in (began, failed))
+    assert by_runs.remaining_seconds is not None
+    assert (of_failed.remaining_seconds, of_failed.is_guessed) == (None, False)
+    assert of_failed.expected is not None
+    assert (of_failed.expected.end_seconds, of_failed.expected.start_seconds is None) == (None, False)
 
 
 def _is_shown_in_order(sooner: answers.Interval, later: answers.Interval) -> bool:

@@ -14,7 +14,7 @@ from tests.service.seeing.previews import preview_of
 from tests.service.seeing.test_plan import everything
 
 from optimus_contract.change import ConvergenceChange, JobChange
-from optimus_scheduler.lifecycle import PauseRequested
+from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
 from optimus_scheduler.model import Snapshot
 from optimus_scheduler.model.format import time_words
 from optimus_service.api.jobs.changes import _edit
@@ -219,3 +219,54 @@ def test_a_change_of_a_budget_tells_how_long_it_pays(world: World, is_paused: bo
     assert f"When it would end cannot be said. {ends}" in told(100.0)
     if is_paused:
         assert "It would end as soon as it goes on: its budget is spent." in told(10.0)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_change_of_a_job_that_may_fail_again_tells_no_end_of_it(planning: Api, world: World) -> None:
+    """Neither while it waits to be tried again nor before it has gone on: lists and explanations tell none."""
+    world.looks_ahead = True
+    world.submit("fails", convergence={"max_steps": 2000}, workers={"max": 4}, servers={"max": 1})
+    for _ in range(3):
+        world.round()
+        world.train(20.0)
+    limits = {"convergence": {"max_steps": 5000}, "deadline_seconds": 50_000}
+    smaller = {"workers": {"max": 1}}
+
+    def told(change: dict[str, Any]) -> tuple[str, list[Any]]:
+        answer = planning.post("/v1/jobs/fails/plan", json=change)
+        assert answer.status_code == 200, answer.text
+        ends = [each[f"finish_seconds_{when}"] for each in answer.json()["effects"] for when in ("before", "after")]
+        return " ".join(answer.json()["sentences"]), ends
+
+    said, _ = told(limits)
+    assert "It would end in " in said
+    assert "By this it will" in said
+    failed = ResultReported(Outcome.FAILED, world.repository.jobs.get("fails").step, 1.0, error="no more memory")
+    world.repository.jobs.advance("fails", failed, world.clock())
+    world.round()
+    assert world.repository.jobs.get("fails").retry_at is not None
+    for wait, change in ((0.0, limits), (31.0, limits), (0.0, smaller)):
+        world.clock.now += wait
+        world.round()
+        assert planning.job("fails")["remaining_seconds"] is None
+        said, ends = told(change)
+        assert "When it would end cannot be said." in said, said
+        assert "By this it" not in said
+        assert set(ends) <= {None}
+    assert ends, "it has tasks that have not gone on yet"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_change_of_a_job_that_is_being_cancelled_tells_no_start_and_no_end(planning: Api, world: World) -> None:
+    world.submit("script", **SPEC, convergence={"max_steps": 4000}, workers={"max": 1})
+    for _ in range(2):
+        world.round()
+        world.train(20.0)
+    assert planning.post("/v1/jobs/script/cancel").status_code == 200
+    assert world.repository.jobs.get("script").is_being_cancelled
+    found = planning.post("/v1/jobs/script/plan", json={"convergence": {"max_steps": 5000}}).json()
+    assert found["sentences"][:2] == [
+        "It would have no task with the next round, as without the change.",
+        "Cancelled: its tasks are being stopped.",
+    ]
+    assert not [each for each in found["sentences"] if "It would go on" in each or "It would end" in each]

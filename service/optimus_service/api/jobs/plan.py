@@ -33,7 +33,7 @@ from optimus_service.insight.format import by_deadline, counted, finite, foresee
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.needs import figures_asked, is_of_a_script, on_epochs
-from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.jobs.progress import progress_of, tells_no_end
 from optimus_service.insight.jobs.reasons import gives_more, text_of
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
@@ -116,7 +116,7 @@ def shown_now(services: Services, ids: Iterable[str], active: Mapping[str, JobRe
         job_id: Shown(
             each.remaining_seconds,
             None if each.expected is None else each.expected.start_seconds,
-            is_without_end=job_id in still and still[job_id].is_without_end,
+            is_without_end=tells_no_end(active[job_id], decisions.get(job_id), now, still),
         )
         for job_id, each in ahead.items()
     }
@@ -347,7 +347,7 @@ def on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown
     for each in put_off:
         job, told = active.get(each.job_id), shown.get(each.job_id, NOTHING_SHOWN).start
         before, after = told or _interval(each.before), _after(each.before, each.after, told)
-        if job is None or before is None:
+        if job is None or job.is_being_cancelled or before is None:
             continue
         name = f"{job.name} ({job.id}), which waits,"
         later = f"{name} would start in {span(after)} instead of {span(before)}." if after is not None else None

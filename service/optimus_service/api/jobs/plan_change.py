@@ -146,7 +146,7 @@ def _on_its_size(found: Altered, job: JobRecord, own: answers.Effect | None) -> 
 def _on_its_start(found: Altered, job: JobRecord, shown: Shown) -> list[str]:
     """Of one that would wait on."""
     after = _moved(shown.start, found.starts_before.get(job.id), found.starts.get(job.id))
-    if not found.decisions[job.id].allocation.is_empty or after is None:
+    if not found.decisions[job.id].allocation.is_empty or job.is_being_cancelled or after is None:
         return []
     verb = "start" if job.started_at is None else "go on"
     instead = "" if shown.start is None else f"; as things are, in {span(shown.start)}"
@@ -181,7 +181,7 @@ def _on_its_end(
     now: float,
 ) -> list[str]:
     """Where the change moves it; `left`: seconds to it with the change, by the look ahead."""
-    if own is None and not any(field.startswith("convergence") for field in edit.changes):
+    if job.is_being_cancelled or (own is None and not any(field.startswith("convergence") for field in edit.changes)):
         return []
     if (limit := _limit_without_tasks(found, job, now)) is not None:
         return [f"It would end as soon as it goes on: {REACHED[limit]}."]
