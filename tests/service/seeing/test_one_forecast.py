@@ -19,6 +19,7 @@ from optimus_contract.interval_words import interval_words
 from optimus_models.cost import Estimate
 from optimus_scheduler.explain import GOES_FIRST
 from optimus_scheduler.forecast.fits import Fits
+from optimus_scheduler.forecast.forecast import forecast as forecast_of
 from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, JobState
 from optimus_scheduler.settings import Settings
@@ -630,8 +631,50 @@ def test_a_job_that_its_limit_of_time_ends_takes_as_long_with_every_size() -> No
     job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)
     (fitted,) = Fits().of([job], SETTINGS)
     left = Estimate(61.0, 60.0, 63.0)
-    found = sizes(job, fitted.speeds, SIZES, Estimate(500, 500, 500), Basis(NOW, SETTINGS, left, is_by_time=True))
-    assert [each.left.seconds for each in found if each.left is not None] == [left] * 3
+    for shown in (left, None):  # nothing is shown at its size while it is paused
+        found = sizes(job, fitted.speeds, SIZES, None, Basis(NOW, SETTINGS, shown, is_by_clock=True))
+        assert [each.left.seconds for each in found if each.left is not None] == [left] * 3
+        assert all(each.is_cut for each in found)
+
+
+@pytest.mark.parametrize(
+    ("max_cost", "max_steps", "left", "worth"),
+    [
+        (90.0, None, [41.0, 27.67, 14.33], []),
+        (90.0, 110, [10.0, 7.0, 5.5], [(4, 2), (2, 1), (1, 1)]),
+        (90.0, 135, [35.0, 24.6, 14.33], [(2, 1), (1, 1)]),
+        (90.0, 139, [38.6, 27.67, 14.33], [(1, 1)]),
+        (90.0, 145, [41.0, 27.67, 14.33], []),
+        (290.0, 145, [44.5, 32.0, 25.6], [(4, 2), (2, 1), (1, 1)]),
+    ],
+)
+def test_no_size_goes_on_beyond_what_the_budget_pays_for(
+    max_cost: float, max_steps: int | None, left: list[float], worth: list[tuple[int, int]]
+) -> None:
+    """With one unit of money for each second of a core, 10 of them spent. A size that the budget ends is not told to
+    be worth a thought."""
+    priced = Settings(price_per_core_hour=3600.0)
+    rule = ConvergenceRule(max_cost=max_cost, max_steps=max_steps)
+    job = replace(JOB, spec=replace(JOB.spec, convergence=rule), step=100, started_at=NOW - 100.0, spent=10.0)
+    forecast = forecast_of(job, NOW, priced).forecast
+    decision = a_decision(at=NOW, allocation=job.allocation, previous=job.allocation, forecast=forecast)
+    record = a_record(state=JobState.RUNNING, wanted=job.allocation, running=job.allocation, step=100)
+    limits = {"convergence": {"max_cost": max_cost, "max_steps": max_steps}}
+    record = replace(record, started_at=NOW - 100.0, formed_at=NOW - 90.0, step_at=NOW, spec={**record.spec, **limits})
+    body = predictions_body(record, job, [decision], Question(range(1, 5), range(1, 3), now=NOW), priced)
+    cells = {(each.workers, each.servers): each for each in body.speeds}
+    told = [cells[size.workers, size.servers] for size in SIZES]
+    seconds = [each.remaining_seconds.mean for each in told if each.remaining_seconds is not None]
+    assert seconds == pytest.approx(left, rel=0.05)
+    assert body.remaining_seconds is not None
+    assert seconds[1] == pytest.approx(body.remaining_seconds.mean)
+    most = [(max_cost - 10.0) + LIMIT_ENDS_SECONDS * (size.workers + size.servers) for size in SIZES]
+    costs = [each.cost.high for each in told if each.cost is not None and each.cost.high is not None]
+    assert len(costs) == len(most)
+    assert all(cost <= limit + 1e-6 for cost, limit in zip(costs, most, strict=True))
+    assert body.cost is not None
+    found = [(each.workers, each.servers) for each in body.cost.worth_considering]
+    assert [each for each in found if Allocation(*each) in SIZES] == worth
 
 
 @pytest.mark.parametrize(
