@@ -122,7 +122,7 @@ def _cost_facts(predictions: Predictions) -> Facts:
 
 
 NO_PRICES = "unknown: the service has no prices (OPTIMUS_PRICE_PER_GPU_HOUR, OPTIMUS_PRICE_PER_CORE_HOUR)"
-NO_CHOICE = "unknown: too little is known of its speed or of its end"
+NO_CHOICE = "unknown: too little is known of its start, its speed or its end"
 HAS_ENDED = "none: the job has ended"
 
 

@@ -32,7 +32,7 @@ from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import expected_times, progress_of, speed_here
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
-from optimus_service.insight.predictions.sizes import Basis, sizes
+from optimus_service.insight.predictions.sizes import Basis, Limits, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.observe.standstills import Standstill
 from optimus_service.push.stream_state import job_line
@@ -378,6 +378,38 @@ def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it
         assert predicted.expected == shown.expected
         ends = (*told, expected.end_seconds, eta, predicted.remaining_seconds)
         assert [each is None for each in ends] == [bool(still)] * 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "deadline", "told"),
+    [
+        ({}, 5000.0, (3890.0, True)),
+        ({}, 1200.0, (3513.0, False)),
+        ({"owner_paused_at": NOW}, 5000.0, None),
+        ({"wanted": Allocation(2, 1)}, 1200.0, (890.0, True)),
+    ],
+    ids=["in time", "its wait is longer", "paused by its owner", "starts"],
+)
+def test_a_size_is_in_time_with_the_wait_for_its_start(
+    changes: dict[str, Any], deadline: float, told: tuple[float, bool] | None
+) -> None:
+    """Of a job that is expected to start in 50 min."""
+    priced = Settings(price_per_core_hour=1.0)
+    spec = replace(JOB.spec, convergence=ConvergenceRule(max_steps=900))
+    job = replace(JOB, spec=spec, allocation=NOTHING, state=JobState.QUEUED)
+    decision = a_decision(at=NOW, allocation=NOTHING, forecast=forecast_of(job, NOW, priced).forecast)
+    start = Interval(NOW + 3000.0, NOW + 2900.0, NOW + 3100.0)
+    decision = replace(decision, expected=replace(expected_at(NOW, 4300.0), start=start))
+    waits: dict[str, Any] = {"state": JobState.QUEUED, "wanted": NOTHING, "running": NOTHING, "step": 0}
+    question = Question(range(1, 5), range(1, 3), now=NOW, limits=Limits(deadline_seconds=deadline))
+    body = predictions_body(a_record(**waits | changes), job, [decision], question, priced)
+    assert body.cost is not None
+    choice = body.cost.cheapest_before_deadline
+    assert (choice is None) == (told is None)
+    if choice is not None and told is not None:
+        seconds, keeps_limit = told
+        assert choice.remaining_seconds.mean == pytest.approx(seconds, rel=0.02)
+        assert choice.keeps_limit == keeps_limit
 
 
 def test_no_end_that_only_ended_runs_tell_is_told_before_a_job_has_passed_the_step_where_it_failed() -> None:

@@ -26,7 +26,18 @@ from optimus_models.speed.course import AS_MEASURED
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import BY_CLOCK, NOTHING, Allocation, EndedJob, Forecast, Job, Node, Nodes, Resources
+from optimus_scheduler.model import (
+    BY_CLOCK,
+    NOTHING,
+    Allocation,
+    EndedJob,
+    Forecast,
+    Interval,
+    Job,
+    Node,
+    Nodes,
+    Resources,
+)
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
@@ -218,6 +229,7 @@ def predictions_body(
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
     beyond = {size: None if size == present else _beyond(record, job, size, question) for size in allocations}
     is_priced = has_prices(settings)
+    allowed = [each for each in found if beyond[each.allocation] is None]
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
         total_steps=None if is_over or (end is not None and end.is_guessed) else total_steps,
@@ -236,7 +248,7 @@ def predictions_body(
         learning_rates=_rate_points(job.rate_steps, job.learning_rates),
         planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
-        cost=cost_body([each for each in found if beyond[each.allocation] is None], present, job.spent, question.limits)
+        cost=cost_body(allowed, present, job.spent, question.limits, _waiting(record, ahead.expected))
         if is_priced
         else None,
         # What runs outside the cluster has the size that its owner gives it. Where a limit of time or money ends the
@@ -275,6 +287,14 @@ def _basis(
 ) -> Basis:
     """`shown`: seconds left at the present size, by the latest decision's forecast, whose `end` this is."""
     return Basis(now, settings, estimate_of(shown), is_by_clock, AS_MEASURED if end is None else end.course)
+
+
+def _waiting(record: JobRecord, expected: answers.ExpectedTimes | None) -> Interval | None:
+    """Seconds until the job has tasks; None: it has none, and nothing tells when it gets some."""
+    if not (record.is_without_tasks and record.running.is_empty):
+        return Interval(0.0, 0.0, 0.0)
+    start = None if expected is None or not record.waits else estimate_of(expected.start_seconds)
+    return None if start is None else Interval(*start)
 
 
 def _steps_without_clock(job: Job, now: float, settings: Settings) -> Estimate | None:

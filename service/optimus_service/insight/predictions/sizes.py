@@ -20,7 +20,7 @@ from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.forecast import at_present_pace, habits_of, most_seconds
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices, job_prices, priced, seconds_of_budget
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS, step_seconds, until_limit
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS, after, step_seconds, until_limit
 from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.model.format import size_words, time_words
 from optimus_scheduler.settings import Settings
@@ -121,18 +121,23 @@ def estimated_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[
     return dict(zip(allocations, speeds.estimates(allocations), strict=True))
 
 
-def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:
-    """The money side of a prediction. A size that a limit of time or money ends is no faster or cheaper than others: it
-    does more or less of the work."""
+def cost_body(
+    found: Sequence[Size], present: Allocation, so_far: float, limits: Limits, waiting: Interval | None
+) -> answers.Cost:
+    """The money side of a prediction. `waiting`: seconds until the job has tasks, with which it ends by a deadline or
+    not; None: nothing tells when it gets any. A size that a limit of time or money ends is no faster or cheaper than
+    others: it does more or less of the work."""
     known = [size.left for size in found if size.left is not None]
     done = [size.left for size in found if size.left is not None and not size.is_cut]
     here = next((size.left for size in found if size.allocation == present), None)
+    in_time = None
+    if limits.deadline_seconds is not None and waiting is not None:
+        from_now = [each._replace(seconds=Estimate(*after(waiting, Interval(*each.seconds)))) for each in known]
+        in_time = _choice(money.cheapest_before(from_now, limits.deadline_seconds))
     return answers.Cost(
         so_far=so_far,
         to_finish=None if here is None else interval_body(here.cost),
-        cheapest_before_deadline=None
-        if limits.deadline_seconds is None
-        else _choice(money.cheapest_before(known, limits.deadline_seconds)),
+        cheapest_before_deadline=in_time,
         fastest_under_budget=None if limits.budget is None else _choice(money.fastest_under(known, limits.budget)),
         worth_considering=[choice for size in money.worth_considering(done) if (choice := _choice(size)) is not None],
     )
