@@ -57,7 +57,10 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(resumed)
     elif limit := resumed.get("limit_reached"):
         ends = f"{resumed['id']} ends as soon as a round gives it room: {limit}"
-        output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
+        larger = "With a larger limit (`optimus set`) before it is resumed, a job goes on"
+        if is_final(found):  # nothing of it could be changed before
+            larger = f"`optimus set {resumed['id']}` with a larger limit before that lets it go on"
+        output.print_text(f"{ends}. {larger}")
     else:
         saved = " from its last checkpoint" * bool(resumed["step"])
         if is_final(found) and found["step"]:  # else its script knows whether it has a checkpoint
