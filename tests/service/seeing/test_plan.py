@@ -306,7 +306,7 @@ def test_what_lists_show_of_the_start_of_a_job_a_dry_run_says_it_is_put_off_from
     world.submit("waits", **wide)
     world.round()
     world.train(5.0)
-    later = PutOff("waits", Interval(500.0, 400.0, 600.0), Interval(900.0, 800.0, 950.0))
+    later = PutOff("waits", Interval(500.0, 400.0, 600.0), Interval(900.0, 800.0, 1000.0))
     looked = preview_of(world).of(document(), {})
     preview = planning.services.preview
     monkeypatch.setattr(preview, "of", lambda *_args, **_named: replace(looked, put_off=(later,)))

@@ -8,21 +8,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.service.api.api_harness import Api
 from tests.service.loop.loop_world import World
 from tests.service.seeing.previews import preview_of
 from tests.service.seeing.test_plan import everything
 
+from optimus_contract import answers
 from optimus_contract.change import ConvergenceChange, JobChange
 from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
-from optimus_scheduler.model import Snapshot
+from optimus_scheduler.model import Interval, Snapshot
 from optimus_scheduler.model.format import time_words
 from optimus_service.api.jobs.changes import _edit
-from optimus_service.api.jobs.plan import on_others
+from optimus_service.api.jobs.plan import on_others, with_and_without
 from optimus_service.api.jobs.plan_change import job_body
 from optimus_service.observe.jobs import as_edited
 
 SMALL: dict[str, Any] = {"task": None, "command": ["torchrun", "train.py"], "architecture": "script"}
+Bounds = tuple[float, float, float]
+"""Mean, low and high."""
+
 SPEC: dict[str, Any] = {**SMALL, "servers": {"min": 0, "max": 0}, "resumes": False}
 
 
@@ -270,3 +276,44 @@ def test_a_change_of_a_job_that_is_being_cancelled_tells_no_start_and_no_end(pla
         "Cancelled: its tasks are being stopped.",
     ]
     assert not [each for each in found["sentences"] if "It would go on" in each or "It would end" in each]
+
+
+@pytest.mark.parametrize(
+    ("shown", "before", "after", "told"),
+    [
+        # Moments apart: what lists show, and as much later.
+        ((60.0, 50.0, 80.0), (62.0, 51.0, 83.0), (72.0, 58.0, 95.0), ((60.0, 50.0, 80.0), (70.0, 57.0, 92.0))),
+        ((608.0, 78.0, 885.0), (403.0, 158.0, 1101.0), (127.0, 73.0, 220.0), ("before", "after")),  # 333, -7, 4
+        ((70.0, 20.0, 90.0), (90.0, 60.0, 100.0), (80.0, 30.0, 95.0), ("before", "after")),  # 60, -10, 85
+        ((9.0, 4.0, 12.0), (10.0, 5.0, 13.0), (0.0, 0.0, 2.0), ((9.0, 4.0, 12.0), (0.0, 0.0, 1.0))),
+        (None, (403.0, 158.0, 1101.0), (127.0, 73.0, 220.0), ("before", "after")),
+    ],
+)
+def test_a_change_tells_no_start_or_end_that_neither_lists_nor_its_look_has(
+    shown: Bounds | None, before: Bounds, after: Bounds, told: tuple[Bounds | str, Bounds | str]
+) -> None:
+    of_look: dict[Bounds | str, Bounds] = {"before": before, "after": after}
+    present = None if shown is None else answers.Interval(mean=shown[0], low=shown[1], high=shown[2])
+    found = with_and_without(present, Interval(*before), Interval(*after))
+    assert [each and (each.mean, each.low, each.high) for each in found] == [of_look.get(each, each) for each in told]
+
+
+def _intervals() -> st.SearchStrategy[Bounds]:
+    bounds = st.lists(st.floats(1.0, 1e6), min_size=3, max_size=3).map(sorted)
+    return bounds.map(lambda each: (each[1], each[0], each[2]))
+
+
+@given(_intervals(), _intervals(), _intervals())
+def test_what_a_change_tells_is_an_interval_and_the_same_where_it_moves_nothing(
+    shown: Bounds, before: Bounds, after: Bounds
+) -> None:
+    present = answers.Interval(mean=shown[0], low=shown[1], high=shown[2])
+    for each in with_and_without(present, Interval(*before), Interval(*after)):
+        assert each is not None
+        assert each.low is not None
+        assert each.high is not None
+        assert 0.0 < each.low <= each.mean <= each.high
+    same = with_and_without(present, Interval(*before), Interval(*before))
+    assert same[0] is not None
+    assert same[1] is not None
+    assert same[1].mean == pytest.approx(same[0].mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -187,7 +187,7 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
     found = []
     for effect in effects:
         job_id, told = effect.job_id, shown.get(effect.job_id, NOTHING_SHOWN)
-        left = told.left or _interval(effect.left_before), _after(effect.left_before, effect.left_after, told.left)
+        left = with_and_without(told.left, effect.left_before, effect.left_after)
         before, after = (None, None) if told.is_without_end else left
         found.append(
             answers.Effect(
@@ -205,20 +205,29 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
     return found
 
 
-def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:
-    """What is shown of a job now, each bound as much later or sooner as the look ahead finds it, from `before` to
-    `after`: a wait that ends takes its doubt with it."""
-    if shown is None or shown.low is None or shown.high is None or before is None or after is None:
-        return _interval(after)
-    mean = _moved(shown.mean, before.mean, after.mean)
-    low, high = _moved(shown.low, before.low, after.low), _moved(shown.high, before.high, after.high)
-    return answers.Interval(mean=mean, low=min(low, mean), high=max(high, mean))
+def with_and_without(
+    shown: answers.Interval | None,
+    before: Interval | None,
+    after: Interval | None,
+    body: Callable[[Interval | None], answers.Interval | None] | None = None,
+) -> tuple[answers.Interval | None, answers.Interval | None]:
+    """A start or an end as things are, and with the change: what is `shown` of the job now, and each bound of that as
+    much later or sooner as the look ahead finds it, from `before` to `after`: a wait that ends takes its doubt with it.
 
-
-def _moved(shown: float, before: float, after: float) -> float:
-    """The look ahead's own where that leaves nothing."""
-    moved = shown + after - before
-    return moved if 0.0 < moved < math.inf else after
+    Both by the look itself where nothing is shown, or the two differ so much that this is no interval any more.
+    """
+    body = body or _interval
+    if shown is None:
+        return body(before), body(after)
+    if shown.low is None or shown.high is None or before is None or after is None:
+        return shown, body(after)
+    told = shown.mean, shown.low, shown.high
+    mean, low, high = (each + then - now for each, then, now in zip(told, after, before, strict=True))
+    is_over = any(each <= 0.0 < then for each, then in zip((mean, low, high), after, strict=True))
+    mean, low, high = (max(each, 0.0) for each in (mean, low, high))
+    if is_over or not low <= mean <= high < math.inf:
+        return body(before), body(after)
+    return shown, answers.Interval(mean=mean, low=low, high=high)
 
 
 def _on_places_held(previewed: Previewed, active: Mapping[str, JobRecord]) -> list[str]:
@@ -346,7 +355,7 @@ def on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown
     found = []
     for each in put_off:
         job, told = active.get(each.job_id), shown.get(each.job_id, NOTHING_SHOWN).start
-        before, after = told or _interval(each.before), _after(each.before, each.after, told)
+        before, after = with_and_without(told, each.before, each.after)
         if job is None or job.is_being_cancelled or before is None:
             continue
         name = f"{job.name} ({job.id}), which waits,"

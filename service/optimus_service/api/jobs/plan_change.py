@@ -29,6 +29,7 @@ from optimus_service.api.jobs.plan import (
     on_others,
     on_waiting,
     shown_now,
+    with_and_without,
 )
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.explanations.start_and_end import at_the_latest
@@ -145,22 +146,13 @@ def _on_its_size(found: Altered, job: JobRecord, own: answers.Effect | None) -> 
 
 def _on_its_start(found: Altered, job: JobRecord, shown: Shown) -> list[str]:
     """Of one that would wait on."""
-    after = _moved(shown.start, found.starts_before.get(job.id), found.starts.get(job.id))
+    starts = found.starts_before.get(job.id), found.starts.get(job.id)
+    before, after = with_and_without(shown.start, *starts, interval_body)
     if not found.decisions[job.id].allocation.is_empty or job.is_being_cancelled or after is None:
         return []
     verb = "start" if job.started_at is None else "go on"
-    instead = "" if shown.start is None else f"; as things are, in {span(shown.start)}"
+    instead = "" if shown.start is None or before is None else f"; as things are, in {span(before)}"
     return [f"It would {verb} in {span(after)}{instead}."]
-
-
-def _moved(told: answers.Interval | None, before: Interval | None, after: Interval | None) -> answers.Interval | None:
-    """The start that is `told`, as much later or sooner as the look with the change has it than that without: of two
-    looks, a moment apart, the one may have the same start some seconds later."""
-    if told is None or told.low is None or told.high is None or before is None or after is None:
-        return interval_body(after)
-    shown = told.mean, told.low, told.high
-    mean, low, high = (max(each + then - now, 0.0) for each, then, now in zip(shown, after, before, strict=True))
-    return answers.Interval(mean=mean, low=min(low, mean), high=max(high, mean))
 
 
 def _on_what_its_rule_needs(job: JobRecord, edit: Edit) -> list[str]:
