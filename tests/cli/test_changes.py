@@ -48,7 +48,7 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_a_job_that_is_resumed_after
     assert "before it is resumed" in told
     scripted.has_job({**job, "state": "cancelled"})
     told = optimus("resume", JOB, "--url", scripted.url).stdout
-    assert told.endswith(f"`optimus set {JOB}` with a larger limit before that lets it go on\n")
+    assert f". `optimus set {JOB}` with a larger limit before that lets it go on; `optimus retry {JOB}`" in told
     assert "before it is resumed" not in told, "nothing of an ended job can be changed"
 
 

@@ -60,6 +60,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         larger = "With a larger limit (`optimus set`) before it is resumed, a job goes on"
         if is_final(found):  # nothing of it could be changed before
             larger = f"`optimus set {resumed['id']}` with a larger limit before that lets it go on"
+            larger += f"; `optimus retry {resumed['id']}` runs it again as a new job"
         output.print_text(f"{ends}. {larger}")
     else:
         saved = " from its last checkpoint" * bool(resumed["step"])
