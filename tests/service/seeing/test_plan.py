@@ -160,6 +160,30 @@ def test_a_dry_run_says_that_the_budget_ends_the_job(world: World, waits: bool) 
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_end_that_only_a_limit_tells_is_told_as_that_and_not_by_ended_jobs(world: World) -> None:
+    """One that a limit of steps ended tells the speed, and not how many steps a job without that makes."""
+    script: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
+    script |= {"servers": {"min": 0, "max": 0}, "workers": {"max": 1}}
+    world.submit("teacher", **script, convergence={"max_steps": 200})
+    world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
+    world.round()  # learns from it
+
+    def told(**convergence: float) -> str:
+        priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
+        found = body(world, preview_of(world, priced).of(document(**script, convergence=convergence), {}))
+        return " ".join(found.sentences)
+
+    unknown = ": whether something else ends it before is not known before it has run."
+    for limit, what in (({"max_seconds": 20.0}, "time"), ({"max_cost": 20.0}, "money")):
+        said = told(**limit)
+        assert f"It would end in about 21 s (20 to 23 with 80 % probability) by its limit of {what}{unknown}" in said
+        assert "finished job" not in said
+        by_steps = told(**limit, max_steps=90_000)
+        assert "by its limit of" not in by_steps, "that it makes no more steps is known"
+        assert "It would end in about 21 s (20 to 23 with 80 % probability), from 1 finished job" in by_steps
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> None:
     world.steps_per_epoch = None
     rule = {"target_loss": loss_at(30.0)}

@@ -263,9 +263,10 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         missing = [what for what, is_so in unknown.items() if is_so]
         why = ", and ".join(missing) or "too little is known of other jobs"
         return f"When it would end cannot be said: {why}.{bound}"
-    if limit.low is None and limit.high == limit.mean:
-        ends = f"It would end in {span(limit)}, which is its limit"
-        return f"{ends}: when it converges is not known before it has run."
+    if previewed.is_by_clock_alone:
+        what = "money" if previewed.forecast.rule == "max_cost" else "time"
+        ends = f"It would end in {span(limit)} by its limit of {what}"
+        return f"{ends}: whether something else ends it before is not known before it has run."
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     if known and previewed.n_alike < previewed.n_similar:
         known += f" ({previewed.n_alike or 'none'} submitted with these arguments)"

@@ -21,6 +21,7 @@ from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices, seconds_paid
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
+    BY_CLOCK,
     NOTHING,
     Allocation,
     Decision,
@@ -144,6 +145,8 @@ class Previewed:
     """Jobs whose tasks have to stop before those that it would be given can start."""
     tells_epochs: bool = True
     """Whether an ended job of the same task told its epochs."""
+    is_by_clock_alone: bool = False
+    """Whether nothing but a limit of time or money tells its end: it may end before, and nobody knows when."""
     seconds_paid: float = math.inf
     """How long its limit of money pays for what it would get, or for its smallest size where it would get nothing yet;
     inf: it has no such limit."""
@@ -279,6 +282,8 @@ class Preview:
             deadline=deadline,
             held_by=held_by,
             tells_epochs=any(each.steps_per_epoch is not None for each in candidate.similar),
+            is_by_clock_alone=ahead.rule in BY_CLOCK
+            and self._is_endless(candidate, decision.allocation, now, foresight.constants),
             seconds_paid=seconds_paid(replace(candidate, allocation=decision.allocation), foresight.constants),
         )
 
@@ -406,6 +411,11 @@ class Preview:
         waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
         found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, told=told)
         return None if tries.is_over and not found.changes and found.behind is None else found
+
+    def _is_endless(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> bool:
+        """Whether nothing but its limits of time and money tells where the job would end."""
+        spec = replace(job.spec, convergence=job.spec.convergence.without_clock)
+        return self._forecast(replace(job, spec=spec), size, now, constants).total_steps is None
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
