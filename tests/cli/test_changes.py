@@ -45,6 +45,11 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_a_job_that_is_resumed_after
     told = optimus("resume", JOB, "--url", scripted.url).stdout
     assert told.startswith(f"{JOB} ends as soon as a round gives it room: the time of its limit is over. With a")
     assert "goes on from" not in told
+    assert "before it is resumed" in told
+    scripted.has_job({**job, "state": "cancelled"})
+    told = optimus("resume", JOB, "--url", scripted.url).stdout
+    assert f". `optimus set {JOB}` with a larger limit before that lets it go on; `optimus retry {JOB}`" in told
+    assert "before it is resumed" not in told, "nothing of an ended job can be changed"
 
 
 def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedService, optimus: Optimus) -> None:

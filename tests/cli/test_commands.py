@@ -530,6 +530,13 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
     service.on("GET", f"/v1/jobs/{JOB}/allocations", {"allocations": [start, paused, went_on]})
     said = optimus("resume", JOB, "--url", service.url).stdout
     assert "which may be of step 264 of 310 (it trained for less than the 30 s between two after that), as soon" in said
+    spec = {**early["spec"], "task": None, "command": ["python", "train.py"]}
+    service.has_job(early | {"spec": spec, "step": 0, "started_at": early["created_at"]})
+    service.on("POST", f"/v1/jobs/{JOB}/resume", early | {"spec": spec, "step": 0, "begins_anew": False})
+    said = optimus("resume", JOB, "--url", service.url).stdout
+    assert said == f"{JOB} goes on as soon as a round gives it room\n", "it told no step"
+    asked = optimus("delete", JOB, "--url", service.url, input="n\n").stderr
+    assert asked.startswith(f"Delete {JOB} (failed, no step told)?")
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

@@ -699,6 +699,9 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
         "review": review,
     }
     ended = builders.job(state="succeeded")
+    silent = builders.job(state="succeeded", spec={"command": ["python", "train.py"]})
+    untold = builders.predictions(outcome={**outcome, "steps": 0, "review": []})
+    assert "succeeded, no step told" in shown(render_predictions.prediction(silent, untold))
     text = shown(render_predictions.prediction(ended, builders.predictions(outcome=outcome)))
     for words in (
         "succeeded after 1 000 steps",

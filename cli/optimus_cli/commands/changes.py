@@ -60,10 +60,14 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_text(f"{resumed['id']} trains already: nothing was changed")
     elif limit := resumed.get("limit_reached"):
         ends = f"{resumed['id']} ends as soon as a round gives it room: {limit}"
-        output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
+        larger = "With a larger limit (`optimus set`) before it is resumed, a job goes on"
+        if is_final(found):  # nothing of it could be changed before
+            larger = f"`optimus set {resumed['id']}` with a larger limit before that lets it go on"
+            larger += f"; `optimus retry {resumed['id']}` runs it again as a new job"
+        output.print_text(f"{ends}. {larger}")
     else:
         saved = " from its last checkpoint" * bool(resumed["step"])
-        if is_final(found):
+        if is_final(found) and found["step"]:  # else its script knows whether it has a checkpoint
             saved = f" from {_goes_on_from(found, formed)},"
         began = f" from step {_began_at(found)}, as far as is known,"
         whence = began if found["started_at"] and found["begins_anew"] else saved
@@ -197,7 +201,9 @@ def delete(
         found = find_job(client, job)
         what = " and its checkpoints" if checkpoints else ""
         if is_final(found) and not yes:
-            ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?", "deleted")
+            ask(
+                f"Delete {found['id']} ({found['state']}, {wording.steps_told(found, found['step'])}){what}?", "deleted"
+            )
         client.delete(found["id"], checkpoints=checkpoints)
     if as_json:
         output.print_json({"deleted": found["id"], "checkpoints": checkpoints})

@@ -122,7 +122,7 @@ def _cost_facts(predictions: Predictions) -> Facts:
 
 
 NO_PRICES = "unknown: the service has no prices (OPTIMUS_PRICE_PER_GPU_HOUR, OPTIMUS_PRICE_PER_CORE_HOUR)"
-NO_CHOICE = "unknown: too little is known of its speed or of its end"
+NO_CHOICE = "unknown: too little is known of its start, its speed or its end"
 HAS_ENDED = "none: the job has ended"
 
 
@@ -235,9 +235,10 @@ def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
 
 
 def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -> Iterator[RenderableType]:
+    told = wording.steps_told(job, outcome["steps"])
     facts: Facts = [
         ("Job", job["id"]),
-        ("Ended", f"{job['state']} after {wording.count(outcome['steps'])} steps"),
+        ("Ended", f"{job['state']}{' after' if outcome['steps'] else ','} {told}"),
         ("From start to end", wording.duration(outcome["seconds"])),
         ("Final loss", final_loss(job, outcome["final_loss"])),
     ]

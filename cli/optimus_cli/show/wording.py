@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from optimus_cli.bodies import Allocation, Interval, NodeResources
+from optimus_cli.bodies import Allocation, Interval, Job, NodeResources
 from optimus_contract.interval_words import NOT_KNOWN, in_unit_of, interval_words, is_limit, seems_held
 from optimus_contract.progress_words import percent_done
 
@@ -206,6 +206,13 @@ def lost(steps: int, seconds: float | None) -> str:
     made = f"{count(steps)} step{'s' * (steps != 1)}" if steps else ""
     work = f"{duration(seconds)} of work" if seconds is not None and seconds >= 1 else ""
     return f"{made} ({work})" if made and work else made or work
+
+
+def steps_told(job: Job, steps: int) -> str:
+    """Steps of a job that has ended: `1 300 steps`. What a script made that told none is not known."""
+    if not steps and job["spec"].get("command"):
+        return "no step told"
+    return f"{count(steps)} step{'s' * (steps != 1)}"
 
 
 def ago(text: str | None, now: datetime) -> str:

@@ -690,6 +690,12 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     own = ended_job(api, task=None, command=["python", "train.py"], resumes=True)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / own)
     assert api.post(f"/v1/jobs/{own}/resume").status_code == 200, "its command finds its checkpoints by itself"
+    silent = ended_job(api, step=0, task=None, command=["python", "train.py"], resumes=True)
+    assert api.post(f"/v1/jobs/{silent}/resume").status_code == 200, "it may have trained, and told no step"
+    idle = ended_job(api, trained=False, task=None, command=["python", "train.py"], resumes=True)
+    assert "never made a step" in problem(api.post(f"/v1/jobs/{idle}/resume"), 409)["detail"]
+    anew = ended_job(api, step=0, task=None, command=["python", "train.py"])
+    assert "its script is not known to go on from" in problem(api.post(f"/v1/jobs/{anew}/resume"), 409)["detail"]
     unknown = ended_job(api, task=None, command=["python", "train.py"])
     detail = problem(api.post(f"/v1/jobs/{unknown}/resume"), 409)["detail"]
     assert "its script is not known to go on from a checkpoint of its own" in detail

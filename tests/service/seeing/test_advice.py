@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import GIB, a_job, a_spec, samples
 from tests.service.seeing.test_explanation import a_record
+from tests.service.store.store_builders import a_decision
 
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
+from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
+    ConvergenceRule,
     Directive,
     Job,
     JobState,
@@ -112,3 +115,27 @@ def test_no_size_is_advised_that_the_job_may_not_have(
     question = Question(range(1, 9), range(1), now=100.0, capacity=Resources(cpus, 1024 * GIB))
     found = predictions_body(a_record(wanted=job.allocation), job, [], question, SETTINGS).advice
     assert {each.kind: each.workers for each in found}.get("faster") == workers
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_advised"),
+    [
+        (ConvergenceRule(max_seconds=3600.0), False),
+        (ConvergenceRule(max_cost=7000.0), False),
+        (ConvergenceRule(max_steps=9000), True),
+        (ConvergenceRule(max_steps=9000, max_seconds=90_000.0, max_cost=90_000.0), True),
+    ],
+)
+@pytest.mark.parametrize(("has", "limit"), [(16, 4.0), (2, 100.0)], ids=["cheaper", "faster"])
+def test_no_size_is_advised_to_a_job_that_a_limit_of_time_or_money_ends(
+    rule: ConvergenceRule, is_advised: bool, has: int, limit: float
+) -> None:
+    """It ends no sooner with another, or costs no less: it makes more or fewer steps until then."""
+    priced = Settings(price_per_core_hour=3600.0)
+    job = script(has, measured(1, 2, 3, 4, 6, 8, 12, 16, limit=limit))
+    spec = replace(job.spec, convergence=rule, worker=replace(job.spec.worker, maximum=16))
+    job = replace(job, spec=spec, step=100, started_at=900.0, spent=10.0)
+    decision = a_decision(at=1000.0, allocation=job.allocation, forecast=forecast(job, 1000.0, priced).forecast)
+    question = Question(range(1, 17), range(1), now=1000.0)
+    found = predictions_body(a_record(wanted=job.allocation), job, [decision], question, priced).advice
+    assert bool(found) == is_advised

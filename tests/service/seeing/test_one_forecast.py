@@ -19,6 +19,7 @@ from optimus_contract.interval_words import interval_words
 from optimus_models.cost import Estimate
 from optimus_scheduler.explain import GOES_FIRST
 from optimus_scheduler.forecast.fits import Fits
+from optimus_scheduler.forecast.forecast import forecast as forecast_of
 from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, JobState
 from optimus_scheduler.settings import Settings
@@ -30,9 +31,9 @@ from optimus_service.insight.explanations.queue import in_queue, order_of_equals
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.needs import untold_of, untold_words
-from optimus_service.insight.jobs.progress import expected_times, speed_here
+from optimus_service.insight.jobs.progress import expected_times, progress_of, speed_here
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
-from optimus_service.insight.predictions.sizes import Basis, sizes
+from optimus_service.insight.predictions.sizes import Basis, Limits, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.observe.standstills import Standstill
 from optimus_service.push.stream_state import job_line
@@ -380,6 +381,54 @@ def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it
         assert [each is None for each in ends] == [bool(still)] * 5
 
 
+@pytest.mark.parametrize(
+    ("changes", "deadline", "told"),
+    [
+        ({}, 5000.0, (3890.0, True)),
+        ({}, 1200.0, (3513.0, False)),
+        ({"owner_paused_at": NOW}, 5000.0, None),
+        ({"wanted": Allocation(2, 1)}, 1200.0, (890.0, True)),
+    ],
+    ids=["in time", "its wait is longer", "paused by its owner", "starts"],
+)
+def test_a_size_is_in_time_with_the_wait_for_its_start(
+    changes: dict[str, Any], deadline: float, told: tuple[float, bool] | None
+) -> None:
+    """Of a job that is expected to start in 50 min."""
+    priced = Settings(price_per_core_hour=1.0)
+    spec = replace(JOB.spec, convergence=ConvergenceRule(max_steps=900))
+    job = replace(JOB, spec=spec, allocation=NOTHING, state=JobState.QUEUED)
+    decision = a_decision(at=NOW, allocation=NOTHING, forecast=forecast_of(job, NOW, priced).forecast)
+    start = Interval(NOW + 3000.0, NOW + 2900.0, NOW + 3100.0)
+    decision = replace(decision, expected=replace(expected_at(NOW, 4300.0), start=start))
+    waits: dict[str, Any] = {"state": JobState.QUEUED, "wanted": NOTHING, "running": NOTHING, "step": 0}
+    question = Question(range(1, 5), range(1, 3), now=NOW, limits=Limits(deadline_seconds=deadline))
+    body = predictions_body(a_record(**waits | changes), job, [decision], question, priced)
+    assert body.cost is not None
+    choice = body.cost.cheapest_before_deadline
+    assert (choice is None) == (told is None)
+    if choice is not None and told is not None:
+        seconds, keeps_limit = told
+        assert choice.remaining_seconds.mean == pytest.approx(seconds, rel=0.02)
+        assert choice.keeps_limit == keeps_limit
+
+
+def test_no_end_that_only_ended_runs_tell_is_told_before_a_job_has_passed_the_step_where_it_failed() -> None:
+    """Its own forecast tells none, and the look at the queue knows nothing of its error."""
+    began = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=50, formed_at=NOW - 90.0)
+    failed = replace(began, formed_at=None, last_error="no more memory")
+    said: dict[str, Any] = {"total_steps": {"mean": 100.0, "low": 60.0, "high": 400.0}, "rule": None}
+    said |= {"remaining_steps": {"mean": 50.0, "low": 10.0, "high": 350.0}}
+    decision = a_decision(at=NOW, forecast=a_forecast(**said), allocation=NOTHING, previous=NOTHING)
+    start = Interval(NOW + 40.0, NOW + 30.0, NOW + 60.0)
+    decision = replace(decision, expected=replace(expected_at(NOW, 700.0), start=start))
+    by_runs, of_failed = (progress_of(each, decision, NOW) for each in (began, failed))
+    assert by_runs.remaining_seconds is not None
+    assert (of_failed.remaining_seconds, of_failed.is_guessed) == (None, False)
+    assert of_failed.expected is not None
+    assert (of_failed.expected.end_seconds, of_failed.expected.start_seconds is None) == (None, False)
+
+
 def _is_shown_in_order(sooner: answers.Interval, later: answers.Interval) -> bool:
     first, second = (interval_words(each.mean, each.low, each.high).mean for each in (sooner, later))
     return sooner.mean <= later.mean or first == second
@@ -654,8 +703,50 @@ def test_a_job_that_its_limit_of_time_ends_takes_as_long_with_every_size() -> No
     job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)
     (fitted,) = Fits().of([job], SETTINGS)
     left = Estimate(61.0, 60.0, 63.0)
-    found = sizes(job, fitted.speeds, SIZES, Estimate(500, 500, 500), Basis(NOW, SETTINGS, left, is_by_time=True))
-    assert [each.left.seconds for each in found if each.left is not None] == [left] * 3
+    for shown in (left, None):  # nothing is shown at its size while it is paused
+        found = sizes(job, fitted.speeds, SIZES, None, Basis(NOW, SETTINGS, shown, is_by_clock=True))
+        assert [each.left.seconds for each in found if each.left is not None] == [left] * 3
+        assert all(each.is_cut for each in found)
+
+
+@pytest.mark.parametrize(
+    ("max_cost", "max_steps", "left", "worth"),
+    [
+        (90.0, None, [41.0, 27.67, 14.33], []),
+        (90.0, 110, [10.0, 7.0, 5.5], [(4, 2), (2, 1), (1, 1)]),
+        (90.0, 135, [35.0, 24.6, 14.33], [(2, 1), (1, 1)]),
+        (90.0, 139, [38.6, 27.67, 14.33], [(1, 1)]),
+        (90.0, 145, [41.0, 27.67, 14.33], []),
+        (290.0, 145, [44.5, 32.0, 25.6], [(4, 2), (2, 1), (1, 1)]),
+    ],
+)
+def test_no_size_goes_on_beyond_what_the_budget_pays_for(
+    max_cost: float, max_steps: int | None, left: list[float], worth: list[tuple[int, int]]
+) -> None:
+    """With one unit of money for each second of a core, 10 of them spent. A size that the budget ends is not told to
+    be worth a thought."""
+    priced = Settings(price_per_core_hour=3600.0)
+    rule = ConvergenceRule(max_cost=max_cost, max_steps=max_steps)
+    job = replace(JOB, spec=replace(JOB.spec, convergence=rule), step=100, started_at=NOW - 100.0, spent=10.0)
+    forecast = forecast_of(job, NOW, priced).forecast
+    decision = a_decision(at=NOW, allocation=job.allocation, previous=job.allocation, forecast=forecast)
+    record = a_record(state=JobState.RUNNING, wanted=job.allocation, running=job.allocation, step=100)
+    limits = {"convergence": {"max_cost": max_cost, "max_steps": max_steps}}
+    record = replace(record, started_at=NOW - 100.0, formed_at=NOW - 90.0, step_at=NOW, spec={**record.spec, **limits})
+    body = predictions_body(record, job, [decision], Question(range(1, 5), range(1, 3), now=NOW), priced)
+    cells = {(each.workers, each.servers): each for each in body.speeds}
+    told = [cells[size.workers, size.servers] for size in SIZES]
+    seconds = [each.remaining_seconds.mean for each in told if each.remaining_seconds is not None]
+    assert seconds == pytest.approx(left, rel=0.05)
+    assert body.remaining_seconds is not None
+    assert seconds[1] == pytest.approx(body.remaining_seconds.mean)
+    most = [(max_cost - 10.0) + LIMIT_ENDS_SECONDS * (size.workers + size.servers) for size in SIZES]
+    costs = [each.cost.high for each in told if each.cost is not None and each.cost.high is not None]
+    assert len(costs) == len(most)
+    assert all(cost <= limit + 1e-6 for cost, limit in zip(costs, most, strict=True))
+    assert body.cost is not None
+    found = [(each.workers, each.servers) for each in body.cost.worth_considering]
+    assert [each for each in found if Allocation(*each) in SIZES] == worth
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,30 @@ def test_a_dry_run_says_that_the_budget_ends_the_job(world: World, waits: bool) 
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_end_that_only_a_limit_tells_is_told_as_that_and_not_by_ended_jobs(world: World) -> None:
+    """One that a limit of steps ended tells the speed, and not how many steps a job without that makes."""
+    script: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
+    script |= {"servers": {"min": 0, "max": 0}, "workers": {"max": 1}}
+    world.submit("teacher", **script, convergence={"max_steps": 200})
+    world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
+    world.round()  # learns from it
+
+    def told(**convergence: float) -> str:
+        priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
+        found = body(world, preview_of(world, priced).of(document(**script, convergence=convergence), {}))
+        return " ".join(found.sentences)
+
+    unknown = ": whether something else ends it before is not known before it has run."
+    for limit, what in (({"max_seconds": 20.0}, "time"), ({"max_cost": 20.0}, "money")):
+        said = told(**limit)
+        assert f"It would end in about 21 s (20 to 23 with 80 % probability) by its limit of {what}{unknown}" in said
+        assert "finished job" not in said
+        by_steps = told(**limit, max_steps=90_000)
+        assert "by its limit of" not in by_steps, "that it makes no more steps is known"
+        assert "It would end in about 21 s (20 to 23 with 80 % probability), from 1 finished job" in by_steps
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> None:
     world.steps_per_epoch = None
     rule = {"target_loss": loss_at(30.0)}
@@ -170,6 +194,32 @@ def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> N
     assert found.speed_from == "similar jobs"
     assert found.expected.finish_seconds is not None
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_that_is_submitted_paused_is_told_what_it_gets_when_it_is_submitted(planning: Api, world: World) -> None:
+    """Nothing, and nobody gives it room; its start is its owner's matter."""
+    world.submit("greedy", workers={"max": 16}, servers={"max": 16})
+    world.live_until("it has everything", lambda: world.repository.jobs.get("greedy").running.workers >= 4)
+    paused = job_spec(paused=True, workers={"min": 4, "max": 4}, deadline_seconds=3600, convergence={"max_seconds": 60})
+    found = planning.post("/v1/plan", json=paused).json()
+    assert found["allocation"]["workers"] == 0
+    assert (found["expected"]["start_seconds"], found["expected"]["finish_seconds"], found["cost"]) == (None,) * 3
+    assert found["effects"] == []
+    assert found["what_would_change_it"] == "Resume it: `optimus resume JOB`."
+    due = f"{found['deadline']['at'][:19].replace('T', ' ')} UTC"
+    assert found["sentences"] == [
+        "Paused by its owner: it gets nothing until it is resumed.",
+        "When it would end cannot be said before it starts. It would end 1 min 00 s after its start at the latest: "
+        "that is its limit.",
+        f"Its deadline at {due} runs on: whether it can be promised is answered when it is resumed.",
+        "No job that runs would change its size.",
+    ]
+    submitted = planning.post("/v1/jobs", json=paused)
+    assert submitted.status_code == 201, submitted.text
+    world.round()
+    decided = world.repository.rounds.latest_decisions([submitted.json()["id"]])
+    assert [(each.message, each.reason) for each in decided.values()] == [(found["sentences"][0], found["reason"])]
 
 
 def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
@@ -280,7 +330,7 @@ def test_what_lists_show_of_the_start_of_a_job_a_dry_run_says_it_is_put_off_from
     world.submit("waits", **wide)
     world.round()
     world.train(5.0)
-    later = PutOff("waits", Interval(500.0, 400.0, 600.0), Interval(900.0, 800.0, 950.0))
+    later = PutOff("waits", Interval(500.0, 400.0, 600.0), Interval(900.0, 800.0, 1000.0))
     looked = preview_of(world).of(document(), {})
     preview = planning.services.preview
     monkeypatch.setattr(preview, "of", lambda *_args, **_named: replace(looked, put_off=(later,)))

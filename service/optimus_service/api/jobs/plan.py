@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -24,12 +24,16 @@ from optimus_service.api.http.problems import invalid_field, unavailable
 from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.insight.explanations.start_and_end import paid_words, until_places_are_left
+from optimus_service.insight.explanations.start_and_end import (
+    deadline_of_a_paused_job,
+    paid_words,
+    until_places_are_left,
+)
 from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.needs import figures_asked, is_of_a_script, on_epochs
-from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.jobs.progress import progress_of, tells_no_end
 from optimus_service.insight.jobs.reasons import gives_more, text_of
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
@@ -112,7 +116,7 @@ def shown_now(services: Services, ids: Iterable[str], active: Mapping[str, JobRe
         job_id: Shown(
             each.remaining_seconds,
             None if each.expected is None else each.expected.start_seconds,
-            is_without_end=job_id in still and still[job_id].is_without_end,
+            is_without_end=tells_no_end(active[job_id], decisions.get(job_id), now, still),
         )
         for job_id, each in ahead.items()
     }
@@ -183,7 +187,7 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
     found = []
     for effect in effects:
         job_id, told = effect.job_id, shown.get(effect.job_id, NOTHING_SHOWN)
-        left = told.left or _interval(effect.left_before), _after(effect.left_before, effect.left_after, told.left)
+        left = with_and_without(told.left, effect.left_before, effect.left_after)
         before, after = (None, None) if told.is_without_end else left
         found.append(
             answers.Effect(
@@ -201,20 +205,29 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
     return found
 
 
-def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:
-    """What is shown of a job now, each bound as much later or sooner as the look ahead finds it, from `before` to
-    `after`: a wait that ends takes its doubt with it."""
-    if shown is None or shown.low is None or shown.high is None or before is None or after is None:
-        return _interval(after)
-    mean = _moved(shown.mean, before.mean, after.mean)
-    low, high = _moved(shown.low, before.low, after.low), _moved(shown.high, before.high, after.high)
-    return answers.Interval(mean=mean, low=min(low, mean), high=max(high, mean))
+def with_and_without(
+    shown: answers.Interval | None,
+    before: Interval | None,
+    after: Interval | None,
+    body: Callable[[Interval | None], answers.Interval | None] | None = None,
+) -> tuple[answers.Interval | None, answers.Interval | None]:
+    """A start or an end as things are, and with the change: what is `shown` of the job now, and each bound of that as
+    much later or sooner as the look ahead finds it, from `before` to `after`: a wait that ends takes its doubt with it.
 
-
-def _moved(shown: float, before: float, after: float) -> float:
-    """The look ahead's own where that leaves nothing."""
-    moved = shown + after - before
-    return moved if 0.0 < moved < math.inf else after
+    Both by the look itself where nothing is shown, or the two differ so much that this is no interval any more.
+    """
+    body = body or _interval
+    if shown is None:
+        return body(before), body(after)
+    if shown.low is None or shown.high is None or before is None or after is None:
+        return shown, body(after)
+    told = shown.mean, shown.low, shown.high
+    mean, low, high = (each + then - now for each, then, now in zip(told, after, before, strict=True))
+    is_over = any(each <= 0.0 < then for each, then in zip((mean, low, high), after, strict=True))
+    mean, low, high = (max(each, 0.0) for each in (mean, low, high))
+    if is_over or not low <= mean <= high < math.inf:
+        return body(before), body(after)
+    return shown, answers.Interval(mean=mean, low=low, high=high)
 
 
 def _on_places_held(previewed: Previewed, active: Mapping[str, JobRecord]) -> list[str]:
@@ -228,8 +241,8 @@ def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
 
 
 def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
-    if not previewed.decision.allocation.is_empty:
-        return []
+    if not previewed.decision.allocation.is_empty or previewed.record.owner_paused_at is not None:
+        return []  # of one that is submitted paused its decision says until when it gets nothing
     if expected.start_seconds is None and NO_END_HELPS in previewed.decision.message:
         return ["It would not start before a quota, a limit, its specification or the cluster is changed."]
     if expected.start_seconds is None:
@@ -250,9 +263,10 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         missing = [what for what, is_so in unknown.items() if is_so]
         why = ", and ".join(missing) or "too little is known of other jobs"
         return f"When it would end cannot be said: {why}.{bound}"
-    if limit.low is None and limit.high == limit.mean:
-        ends = f"It would end in {span(limit)}, which is its limit"
-        return f"{ends}: when it converges is not known before it has run."
+    if previewed.is_by_clock_alone:
+        what = "money" if previewed.forecast.rule == "max_cost" else "time"
+        ends = f"It would end in {span(limit)} by its limit of {what}"
+        return f"{ends}: whether something else ends it before is not known before it has run."
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     if known and previewed.n_alike < previewed.n_similar:
         known += f" ({previewed.n_alike or 'none'} submitted with these arguments)"
@@ -286,6 +300,8 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
     if said is None:
         return []
+    if previewed.record.owner_paused_at is not None:
+        return [deadline_of_a_paused_job(said.at.timestamp(), now)]
     is_missed = says_it_is_missed(previewed.decision.message)
     until_due = said.at.timestamp() - now
     is_claimed = previewed.decision.reason is Reason.MEETING_DEADLINE
@@ -340,8 +356,8 @@ def on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown
     found = []
     for each in put_off:
         job, told = active.get(each.job_id), shown.get(each.job_id, NOTHING_SHOWN).start
-        before, after = told or _interval(each.before), _after(each.before, each.after, told)
-        if job is None or before is None:
+        before, after = with_and_without(told, each.before, each.after)
+        if job is None or job.is_being_cancelled or before is None:
             continue
         name = f"{job.name} ({job.id}), which waits,"
         later = f"{name} would start in {span(after)} instead of {span(before)}." if after is not None else None

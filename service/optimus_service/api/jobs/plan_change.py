@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -28,10 +29,13 @@ from optimus_service.api.jobs.plan import (
     on_others,
     on_waiting,
     shown_now,
+    with_and_without,
 )
 from optimus_service.api.services import CallerDep, Services, ServicesDep
+from optimus_service.insight.explanations.start_and_end import at_the_latest
 from optimus_service.insight.format import by_deadline, interval_body, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.needs import untold_of, untold_words
 from optimus_service.insight.predictions.dry_run import Altered
 from optimus_service.observe.jobs import as_edited
@@ -108,7 +112,7 @@ def job_body(
         _on_its_size(found, job, own),
         found.decisions[job.id].message,
         *_on_its_start(found, job, told),
-        *_on_its_end(edit, own, told, left),
+        *_on_its_end(found, job, edit, own, told, left, now),
         *_on_what_its_rule_needs(job, edit),
     ]
     if {"deadline", "deadline_seconds"} & edit.changes.keys():
@@ -142,22 +146,13 @@ def _on_its_size(found: Altered, job: JobRecord, own: answers.Effect | None) -> 
 
 def _on_its_start(found: Altered, job: JobRecord, shown: Shown) -> list[str]:
     """Of one that would wait on."""
-    after = _moved(shown.start, found.starts_before.get(job.id), found.starts.get(job.id))
-    if not found.decisions[job.id].allocation.is_empty or after is None:
+    starts = found.starts_before.get(job.id), found.starts.get(job.id)
+    before, after = with_and_without(shown.start, *starts, interval_body)
+    if not found.decisions[job.id].allocation.is_empty or job.is_being_cancelled or after is None:
         return []
     verb = "start" if job.started_at is None else "go on"
-    instead = "" if shown.start is None else f"; as things are, in {span(shown.start)}"
+    instead = "" if shown.start is None or before is None else f"; as things are, in {span(before)}"
     return [f"It would {verb} in {span(after)}{instead}."]
-
-
-def _moved(told: answers.Interval | None, before: Interval | None, after: Interval | None) -> answers.Interval | None:
-    """The start that is `told`, as much later or sooner as the look with the change has it than that without: of two
-    looks, a moment apart, the one may have the same start some seconds later."""
-    if told is None or told.low is None or told.high is None or before is None or after is None:
-        return interval_body(after)
-    shown = told.mean, told.low, told.high
-    mean, low, high = (max(each + then - now, 0.0) for each, then, now in zip(shown, after, before, strict=True))
-    return answers.Interval(mean=mean, low=min(low, mean), high=max(high, mean))
 
 
 def _on_what_its_rule_needs(job: JobRecord, edit: Edit) -> list[str]:
@@ -168,13 +163,38 @@ def _on_what_its_rule_needs(job: JobRecord, edit: Edit) -> list[str]:
     return [*watched * job.is_tracked, *(untold_words(each) for each in untold_of(job, {}))]
 
 
-def _on_its_end(edit: Edit, own: answers.Effect | None, shown: Shown, left: answers.Interval | None) -> list[str]:
+def _on_its_end(
+    found: Altered,
+    job: JobRecord,
+    edit: Edit,
+    own: answers.Effect | None,
+    shown: Shown,
+    left: answers.Interval | None,
+    now: float,
+) -> list[str]:
     """Where the change moves it; `left`: seconds to it with the change, by the look ahead."""
-    if own is None and not any(field.startswith("convergence") for field in edit.changes):
+    if job.is_being_cancelled or (own is None and not any(field.startswith("convergence") for field in edit.changes)):
         return []
+    if (limit := _limit_without_tasks(found, job, now)) is not None:
+        return [f"It would end as soon as it goes on: {REACHED[limit]}."]
     after = own.finish_seconds_after if own is not None else left
     if after is None:
-        return ["When it would end cannot be said."]
+        # A limit of time or money ends it also where nothing else is known of its end.
+        paid = found.seconds_paid.get(job.id, math.inf)
+        return [f"When it would end cannot be said.{at_the_latest(_as_given(found, job), now, paid)}"]
     before = own.finish_seconds_before if own is not None else shown.left
     instead = "" if before is None else f"; as things are, in {span(before)}"
     return [f"It would end in {span(after)}{instead}."]
+
+
+def _limit_without_tasks(found: Altered, job: JobRecord, now: float) -> str | None:
+    """The limit that it has reached, of one that would have no task to end by it; None: none, or it would have some."""
+    if job.is_tracked or not found.decisions[job.id].allocation.is_empty:
+        return None
+    spent = "max_cost" if job.started_at is not None and found.seconds_paid.get(job.id) == 0.0 else None
+    return reached_limit(job, None, now) or spent
+
+
+def _as_given(found: Altered, job: JobRecord) -> JobRecord:
+    """With the size that it would have; one that its owner paused ends no sooner than one that waits."""
+    return replace(job, wanted=found.decisions[job.id].allocation, owner_paused_at=None)

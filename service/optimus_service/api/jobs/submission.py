@@ -338,11 +338,13 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "the job ran outside the cluster: start it again where it ran"
     if job.state is JobState.SUCCEEDED:
         return "the job has succeeded: there is nothing left of it to do; `optimus retry` runs it again"
-    if job.step == 0:
+    # What a script did that told no step is not known.
+    is_untold = job.step == 0 and job.asked.command is not None and job.started_at is not None
+    if job.step == 0 and not is_untold:
         return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
     if repository.events.latest_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
-    if job.asked.command is not None and settings.cluster == "local":
+    if job.asked.command is not None and (is_untold or settings.cluster == "local"):
         return _WHY_NOT_ITS_OWN.format(job.id) if begins_anew(job) else None
     if not may_have_checkpoint(job, settings):
         directory = (settings.data_directory / "jobs" / job.id / "checkpoints").absolute()

@@ -477,6 +477,11 @@ def _at_the_latest(case: Case) -> str:
     return "".join(f" {each}" for each in words)
 
 
+def at_the_latest(job: JobRecord, now: float, seconds_paid: float) -> str:
+    """The same of a job that is only thought of; `seconds_paid`: as of `Case`."""
+    return _at_the_latest(Case(job=job, decision=None, now=now, seconds_paid=seconds_paid))
+
+
 def paid_words(budget: float, seconds: float, size: answers.Allocation, *, has_begun: bool) -> str:
     """For how long a budget, or what is left of it, pays: for this size, or for the smallest where it is none."""
     whole = f"{'What is left of its' if has_begun else 'Its'} budget of {money_words(budget)}"
@@ -628,7 +633,7 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         return []
     is_promised = promised_at(case.job) is not None
     if case.job.owner_paused_at is not None:
-        return [_deadline_of_a_paused_job(due, case.now)]
+        return [deadline_of_a_paused_job(due, case.now)]
     if due <= case.now:
         if is_promised:
             return ["Its deadline has passed, though it was promised."]
@@ -660,7 +665,7 @@ def _has_begun(case: Case) -> bool:
     return case.job.first_step is not None or case.job.step > 0
 
 
-def _deadline_of_a_paused_job(due: float, now: float) -> str:
+def deadline_of_a_paused_job(due: float, now: float) -> str:
     """Of a job that its owner paused: no round plans for its deadline."""
     if due <= now:
         return f"Its deadline passed at {_at(due)}."

@@ -130,24 +130,25 @@ def progress_of(
     if is_paused and reached_limit(job, decision, now) is not None:
         return JobProgress(None, None, None)  # how much is left, its owner decides with another limit
     expected = _foreseen_times(job, decision, now, ends, still)
-    retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_paused else None
+    retry_at, is_open = _awaited_retry(job, now), tells_no_end(job, decision, now, still)
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
     if end is None or end.is_guessed:
         # Rounds have to suppose something of it: to people it is no prediction. What ended jobs like it took is one.
-        expected = without_end if _is_without_end(job, still) else expected
         by_runs = None if expected is None else expected.end_seconds
         # What it has told since comes into the next round's forecast.
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
+        if is_open:
+            expected, by_runs = without_end, None
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
     if goes_back(job) or _may_fail_again(job, still) or _goes_back_replaced(job, still):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
-    if retry_at is not None or _is_without_end(job, still) or was_without_end(job, decision, now):
+    if is_open:
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     times = _times_left(job, decision, end, end.even_left(left, step), expected, now, speed)
     return JobProgress(
@@ -291,6 +292,21 @@ def _waits_plainly(job: JobRecord, now: float, still: Standstills) -> bool:
     retries = job.retry_at is not None and job.retry_at > now
     tried = retries or goes_back(job) or has_failed_before(job) or _is_without_end(job, still)
     return job.waits and not (job.state.is_final or tried)
+
+
+def _awaited_retry(job: JobRecord, now: float) -> float | None:
+    """When a job that waits after an error may be tried again, POSIX seconds; None: it waits for no such time."""
+    if job.retry_at is None or job.retry_at <= now or job.owner_paused_at is not None:
+        return None
+    return job.retry_at
+
+
+def tells_no_end(job: JobRecord, decision: DecisionRecord | None, now: float, still: Standstills) -> bool:
+    """Whether no end of the job is told, whatever size it has, though a look at the queue may have one: it is being
+    cancelled, waits to be tried again, stands still, or has yet to pass the step where it failed or hung."""
+    stands = _is_without_end(job, still) or was_without_end(job, decision, now)
+    fails = goes_back(job) or _may_fail_again(job, still) or _awaited_retry(job, now) is not None
+    return job.is_being_cancelled or stands or fails
 
 
 def _may_fail_again(job: JobRecord, still: Standstills) -> bool:

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
@@ -21,6 +21,7 @@ from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices, seconds_paid
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
+    BY_CLOCK,
     NOTHING,
     Allocation,
     Decision,
@@ -28,7 +29,6 @@ from optimus_scheduler.model import (
     Forecast,
     Interval,
     Job,
-    JobState,
     Plan,
     Role,
     SetWanted,
@@ -43,7 +43,7 @@ from optimus_scheduler.what_if import NOTHING_TOLD, Advice, Behind, ToldOfEnds, 
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import ClusterState, Observer
-from optimus_service.store.records import Document, JobRecord, asked_by
+from optimus_service.store.records import Document, JobRecord, asked_by, begins_as
 
 CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
@@ -107,6 +107,9 @@ class Altered:
     """Jobs that would get another size, the one that is changed among them ..."""
     put_off: tuple[PutOff, ...]
     """... and jobs that would wait on, and start later."""
+    seconds_paid: Mapping[str, float] = field(default_factory=dict)
+    """How long what is left of their limits of money pays for what jobs would have, or for their smallest size where
+    that is nothing; of those that have such a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class Previewed:
     """Jobs whose tasks have to stop before those that it would be given can start."""
     tells_epochs: bool = True
     """Whether an ended job of the same task told its epochs."""
+    is_by_clock_alone: bool = False
+    """Whether nothing but a limit of time or money tells its end: it may end before, and nobody knows when."""
     seconds_paid: float = math.inf
     """How long its limit of money pays for what it would get, or for its smallest size where it would get nothing yet;
     inf: it has no such limit."""
@@ -257,7 +262,9 @@ class Preview:
             held_by = _held_by(world, planned)
             if held_by:
                 waiting, left = _after(_LEAVING, waiting), _after(_LEAVING, left)
-            advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
+            advice = None
+            if record.owner_paused_at is None:  # else nothing gives it anything but its owner
+                advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
             decision=decision,
@@ -275,6 +282,8 @@ class Preview:
             deadline=deadline,
             held_by=held_by,
             tells_epochs=any(each.steps_per_epoch is not None for each in candidate.similar),
+            is_by_clock_alone=ahead.rule in BY_CLOCK
+            and self._is_endless(candidate, decision.allocation, now, foresight.constants),
             seconds_paid=seconds_paid(replace(candidate, allocation=decision.allocation), foresight.constants),
         )
 
@@ -288,20 +297,27 @@ class Preview:
         with self._turn:
             now, foresight = self._clock(), self._foresee()
             without = self._observer.look(ClusterState.of(self._cluster), now)
-            planned, with_it = foresight.planned(change(without))
+            changed = change(without)
+            planned, with_it = foresight.planned(changed)
             present, without_it = foresight.planned(without)
         starts, before = (
             {job_id: wait for job_id, each in ahead.items() if (wait := each.shown.waiting(now)) is not None}
             for ahead in (with_it, without_it)
         )
         left = {job_id: each.shown.left(now) for job_id, each in with_it.items()}
+        decisions = {each.job_id: each for each in planned.decisions}
         return Altered(
-            decisions={each.job_id: each for each in planned.decisions},
+            decisions=decisions,
             starts=starts,
             starts_before=before,
             left={job_id: each for job_id, each in left.items() if each is not None},
             effects=_effects(without, present, planned, without_it, with_it, now),
             put_off=_put_off(present, planned, without_it, with_it, now),
+            seconds_paid={
+                job.id: seconds_paid(replace(job, allocation=decisions[job.id].allocation), foresight.constants)
+                for job in changed.jobs
+                if job.id in decisions and job.spec.convergence.max_cost is not None
+            },
         )
 
     def _answer(
@@ -395,6 +411,11 @@ class Preview:
         waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
         found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, told=told)
         return None if tries.is_over and not found.changes and found.behind is None else found
+
+    def _is_endless(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> bool:
+        """Whether nothing but its limits of time and money tells where the job would end."""
+        spec = replace(job.spec, convergence=job.spec.convergence.without_clock)
+        return self._forecast(replace(job, spec=spec), size, now, constants).total_steps is None
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
@@ -538,15 +559,17 @@ def with_steps_per_epoch(job: Job) -> Job:
 def as_record(spec: Document, now: float, owner: str | None = None, profile: Document | None = None) -> JobRecord:
     """A job that was submitted this instant."""
     asked = asked_by(spec)
+    state, owner_paused_at = begins_as(asked, now)
     return JobRecord(
         id=CANDIDATE,
         name=asked.name,
         project=asked.project,
         owner=owner,
         spec=spec,
-        state=JobState.QUEUED,
+        state=state,
         directive=Directive.RUN,
         created_at=now,
+        owner_paused_at=owner_paused_at,
         started_at=None,
         finished_at=None,
         generation=0,

@@ -19,12 +19,25 @@ from numpy.typing import NDArray
 
 from optimus_contract import answers
 from optimus_models.calibration import NO_EXPERIENCE
+from optimus_models.cost import Estimate
 from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_models.speed.course import AS_MEASURED
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
+from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import NOTHING, Allocation, EndedJob, Forecast, Job, Node, Nodes, Resources
+from optimus_scheduler.model import (
+    BY_CLOCK,
+    NOTHING,
+    Allocation,
+    EndedJob,
+    Forecast,
+    Interval,
+    Job,
+    Node,
+    Nodes,
+    Resources,
+)
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
@@ -207,12 +220,16 @@ def predictions_body(
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
     if latest is not None and latest.changes_size and question.speed is None:
         shown = None  # until the next round its forecast is of the size that it had
-    basis = _basis(end, shown, question.now, settings)
-    found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
+    is_by_clock, steps_left = believed.rule in BY_CLOCK, estimate_of(ahead.remaining_steps)
+    basis = _basis(end, shown, question.now, settings, is_by_clock=is_by_clock and steps_left is not None)
+    if basis.is_by_clock:
+        steps_left = _steps_without_clock(job, question.now, settings)
+    found = sizes(job, fitted.speeds, allocations, steps_left, basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
     beyond = {size: None if size == present else _beyond(record, job, size, question) for size in allocations}
     is_priced = has_prices(settings)
+    allowed = [each for each in found if beyond[each.allocation] is None]
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
         total_steps=None if is_over or (end is not None and end.is_guessed) else total_steps,
@@ -231,11 +248,14 @@ def predictions_body(
         learning_rates=_rate_points(job.rate_steps, job.learning_rates),
         planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
-        cost=cost_body([each for each in found if beyond[each.allocation] is None], present, job.spent, question.limits)
+        cost=cost_body(allowed, present, job.spent, question.limits, _waiting(record, ahead.expected))
         if is_priced
         else None,
-        # What runs outside the cluster has the size that its owner gives it.
-        advice=advice(
+        # What runs outside the cluster has the size that its owner gives it. Where a limit of time or money ends the
+        # job, another size takes as long or costs as much, whatever its speed.
+        advice=[]
+        if is_by_clock
+        else advice(
             replace(job, allocation=present),
             fitted.speeds,
             settings,
@@ -262,10 +282,26 @@ def _basis(
     shown: answers.Interval | None,
     now: float,
     settings: Settings,
+    *,
+    is_by_clock: bool,
 ) -> Basis:
     """`shown`: seconds left at the present size, by the latest decision's forecast, whose `end` this is."""
-    is_by_time = end is not None and end.by_time and end.soonest == 1.0
-    return Basis(now, settings, estimate_of(shown), is_by_time, AS_MEASURED if end is None else end.course)
+    return Basis(now, settings, estimate_of(shown), is_by_clock, AS_MEASURED if end is None else end.course)
+
+
+def _waiting(record: JobRecord, expected: answers.ExpectedTimes | None) -> Interval | None:
+    """Seconds until the job has tasks; None: it has none, and nothing tells when it gets some."""
+    if not (record.is_without_tasks and record.running.is_empty):
+        return Interval(0.0, 0.0, 0.0)
+    start = None if expected is None or not record.waits else estimate_of(expected.start_seconds)
+    return None if start is None else Interval(*start)
+
+
+def _steps_without_clock(job: Job, now: float, settings: Settings) -> Estimate | None:
+    """Steps that are left by all that ends the job but limits of time and money; None: nothing is known to."""
+    spec = replace(job.spec, convergence=job.spec.convergence.without_clock)
+    ahead = forecast(replace(job, spec=spec), now, settings).forecast
+    return None if ahead.rule is None or ahead.remaining_steps is None else Estimate(*ahead.remaining_steps)
 
 
 def _gpu_type(job: Job) -> str | None:

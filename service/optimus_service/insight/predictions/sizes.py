@@ -18,9 +18,9 @@ from optimus_models.cost import Estimate, NothingFits
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.forecast import at_present_pace, habits_of, most_seconds
-from optimus_scheduler.forecast.prices import cost_per_second, has_prices, job_prices, priced
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices, job_prices, priced, seconds_of_budget
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.forecast.time_left import step_seconds
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS, after, step_seconds, until_limit
 from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.model.format import size_words, time_words
 from optimus_scheduler.settings import Settings
@@ -35,6 +35,8 @@ class Size(NamedTuple):
     steps_per_second: Estimate
     left: money.TimeAndCost | None
     """Time and cost to the end; None when it is not known how many steps are left."""
+    is_cut: bool = False
+    """Whether a limit of time or money is expected to end it, before its steps are made."""
 
 
 class Basis(NamedTuple):
@@ -45,8 +47,8 @@ class Basis(NamedTuple):
     left: Estimate | None = None
     """Seconds left with the present size, by the forecast that is shown; other sizes are told relative to it. None: it
     is of a size that the job has no more, or says nothing."""
-    is_by_time: bool = False
-    """Whether a limit of time ends the job, and not its steps."""
+    is_by_clock: bool = False
+    """Whether a limit of time or money is expected to end the job at its present size, and not its steps."""
     course: CourseToCome = AS_MEASURED
     """How its pace goes on, whatever its size."""
 
@@ -63,41 +65,54 @@ class Limits(NamedTuple):
 def sizes(
     job: Job, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, basis: Basis
 ) -> list[Size]:
-    """Each of `allocations`, all of one GPU type; empty when no speed is measured."""
+    """Each of `allocations`, all of one GPU type; empty when no speed is measured. `steps_left`: by what ends the job
+    but limits of time and money, to which every size comes after its own time; None: nothing is known to."""
     if not speeds.is_measured or not allocations:
         return []
     estimated = estimated_speeds(speeds, allocations)
-    if steps_left is None:
+    if steps_left is None and not basis.is_by_clock:
         return [Size(allocation, estimated[allocation], None) for allocation in allocations]
     prices = job_prices(job.spec, allocations[0].gpu_type, basis.settings)
     habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict(), basis.course)
-    left, most = Interval(*steps_left), most_seconds(job, basis.now)
 
-    def seconds_of(speed: Estimate) -> Estimate:
-        return Estimate(*at_present_pace(job, left, step_seconds(speed, habits), most)[0])
+    def by_steps(size: Allocation, speed: Estimate) -> Estimate:
+        if steps_left is None:
+            return _NEVER
+        most = _clock_seconds(job, size, basis) + LIMIT_ENDS_SECONDS
+        return Estimate(*at_present_pace(job, Interval(*steps_left), step_seconds(speed, habits), most)[0])
 
-    if basis.is_by_time and basis.left is not None:
-        same = basis.left  # its limit of time ends it with any size
-        return [_size(size, estimated[size], same, prices) for size in allocations]
-    factor = _up_to_date(job, speeds, seconds_of, basis)
+    factor = _up_to_date(job, speeds, by_steps, basis)
     found = []
     for size in allocations:
-        is_present = size == job.allocation and basis.left is not None
-        seconds = basis.left if is_present and basis.left is not None else seconds_of(estimated[size]).times(factor)
-        seconds = Estimate(*(min(each, most) for each in seconds))
-        found.append(_size(size, estimated[size], seconds, prices))
+        ends, limit = by_steps(size, estimated[size]).times(factor), until_limit(_clock_seconds(job, size, basis))
+        seconds = Estimate(*(min(each, most) for each, most in zip(ends, limit, strict=True)))
+        is_cut = ends.mean >= limit.mean
+        if size == job.allocation and basis.left is not None:
+            seconds, is_cut = Estimate(*(min(each, limit.high) for each in basis.left)), basis.is_by_clock
+        found.append(_size(size, estimated[size], seconds, prices, is_cut=is_cut))
     return found
 
 
-def _size(size: Allocation, speed: Estimate, seconds: Estimate, prices: money.Prices) -> Size:
-    return Size(size, speed, money.TimeAndCost(priced(size), seconds, seconds.times(prices.per_second(priced(size)))))
+_NEVER = Estimate(math.inf, math.inf, math.inf)
 
 
-def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estimate], basis: Basis) -> float:
-    """How many times as long the present size takes by the forecast that is shown as by the speeds of now."""
-    if basis.left is None or job.allocation.is_empty:
+def _clock_seconds(job: Job, size: Allocation, basis: Basis) -> float:
+    """How long limits of time and money leave the job with this size; inf: it has none."""
+    by_time = most_seconds(job, basis.now) - LIMIT_ENDS_SECONDS
+    return min(by_time, seconds_of_budget(job, size, basis.settings))
+
+
+def _size(size: Allocation, speed: Estimate, seconds: Estimate, prices: money.Prices, *, is_cut: bool) -> Size:
+    cost = seconds.times(prices.per_second(priced(size)))
+    return Size(size, speed, money.TimeAndCost(priced(size), seconds, cost), is_cut)
+
+
+def _up_to_date(job: Job, speeds: Speeds, by_steps: Callable[[Allocation, Estimate], Estimate], basis: Basis) -> float:
+    """How many times as long the present size takes by the forecast that is shown as by the speeds of now; that of one
+    which a limit of time or money ends says nothing of speeds."""
+    if basis.left is None or basis.is_by_clock or job.allocation.is_empty:
         return 1.0
-    here = seconds_of(speeds.estimate(job.allocation)).mean
+    here = by_steps(job.allocation, speeds.estimate(job.allocation)).mean
     return basis.left.mean / here if 0 < here < math.inf and basis.left.mean > 0 else 1.0
 
 
@@ -106,18 +121,25 @@ def estimated_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[
     return dict(zip(allocations, speeds.estimates(allocations), strict=True))
 
 
-def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:
-    """The money side of a prediction."""
+def cost_body(
+    found: Sequence[Size], present: Allocation, so_far: float, limits: Limits, waiting: Interval | None
+) -> answers.Cost:
+    """The money side of a prediction. `waiting`: seconds until the job has tasks, with which it ends by a deadline or
+    not; None: nothing tells when it gets any. A size that a limit of time or money ends is no faster or cheaper than
+    others: it does more or less of the work."""
     known = [size.left for size in found if size.left is not None]
+    done = [size.left for size in found if size.left is not None and not size.is_cut]
     here = next((size.left for size in found if size.allocation == present), None)
+    in_time = None
+    if limits.deadline_seconds is not None and waiting is not None:
+        from_now = [each._replace(seconds=Estimate(*after(waiting, Interval(*each.seconds)))) for each in known]
+        in_time = _choice(money.cheapest_before(from_now, limits.deadline_seconds))
     return answers.Cost(
         so_far=so_far,
         to_finish=None if here is None else interval_body(here.cost),
-        cheapest_before_deadline=None
-        if limits.deadline_seconds is None
-        else _choice(money.cheapest_before(known, limits.deadline_seconds)),
+        cheapest_before_deadline=in_time,
         fastest_under_budget=None if limits.budget is None else _choice(money.fastest_under(known, limits.budget)),
-        worth_considering=[choice for size in money.worth_considering(known) if (choice := _choice(size)) is not None],
+        worth_considering=[choice for size in money.worth_considering(done) if (choice := _choice(size)) is not None],
     )
 
 

@@ -10,12 +10,12 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Directive, JobState
+from optimus_scheduler.model import Directive
 from optimus_service.store.database.dialects import insert_for
 from optimus_service.store.database.tables import JobLabelRow, JobRow, PredictionRow
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken
 from optimus_service.store.jobs.rows import locked, record
-from optimus_service.store.records import Document, JobRecord, NewJob, asked_by
+from optimus_service.store.records import Document, JobRecord, NewJob, asked_by, begins_as
 from optimus_service.store.rounds import history
 
 Changes = Mapping[str, tuple[object, object]]
@@ -36,13 +36,14 @@ def create_many(session: Session, new: Sequence[NewJob], now: float) -> set[str]
 
 
 def _values(job: NewJob, asked: JobSpec, now: float) -> dict[str, Any]:
+    state, owner_paused_at = begins_as(asked, now)
     return {
         "id": job.id,
         "name": asked.name,
         "project": asked.project,
         "owner": job.owner,
         "spec": job.spec,
-        "state": (JobState.PAUSED if asked.paused else JobState.QUEUED).value,
+        "state": state.value,
         "directive": Directive.RUN.value,
         "created_at": now,
         "idempotency_key": job.idempotency_key,
@@ -50,7 +51,7 @@ def _values(job: NewJob, asked: JobSpec, now: float) -> dict[str, Any]:
         "request_hash": job.request_hash,
         "token_nonce": job.token_nonce,
         "heard_at": now if asked.tracked else None,
-        "owner_paused_at": now if asked.paused else None,
+        "owner_paused_at": owner_paused_at,
         "profile": job.profile,
         "version": 1,
     }

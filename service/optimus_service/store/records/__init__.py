@@ -18,6 +18,7 @@ from optimus_service.store.records.jobs import (
     TaskRecord,
     WantedRecord,
     asked_by,
+    begins_as,
     time_is_over_at,
 )
 from optimus_service.store.records.people import (
@@ -95,5 +96,6 @@ __all__ = [
     "UserRecord",
     "WantedRecord",
     "asked_by",
+    "begins_as",
     "time_is_over_at",
 ]

@@ -57,6 +57,11 @@ def asked_by(spec: object, name: str = "") -> JobSpec:
     return read(JobSpec, spec if isinstance(spec, Mapping) else {}, name=name)
 
 
+def begins_as(asked: JobSpec, now: float) -> tuple[JobState, float | None]:
+    """The state of a job that is submitted now, and since when its owner has paused it."""
+    return (JobState.PAUSED, now) if asked.paused else (JobState.QUEUED, None)
+
+
 def time_is_over_at(asked: JobSpec, started_at: float | None) -> float:
     """When the limit of time of a job that started then is over, POSIX seconds; inf: it has none, or did not start."""
     limit = asked.convergence.max_seconds
