@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_contract.readings.progress import Progress
-from optimus_contract.readings.reading import Reading
+from optimus_contract.readings.reading import Announced, Reading
 from optimus_workers.script.channels.printed import (
     BURST_BYTES,
     BURST_LINES,
@@ -142,6 +142,30 @@ def test_lines_of_common_libraries(line: str, expected: dict[str, Any]) -> None:
 )
 def test_other_lines_say_nothing(line: str) -> None:
     assert read(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Namespace(lr=0.1, num_steps={})", "num_steps: {}", '{{"num_steps": {}, "lr": 0.1}}', "num_iterations={} lr=0.1"],
+)
+@pytest.mark.parametrize("loss_line", ["step {} loss 0.5", "step {}/200 loss 0.5", '{{"step": {}, "loss": 0.5}}'])
+def test_a_printed_number_of_steps_is_a_setting(line: str, loss_line: str) -> None:
+    printed = Printed()
+    assert steps(printed, line.format(1000), *(loss_line.format(count) for count in (10, 20))) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("num_iters: 1000", 1000), ("num_steps: 1000", None), ("num_iters: 10 loss: 0.5", None)],
+)
+def test_a_printed_number_of_iterations_tells_the_end_if_no_loss_is_beside_it(line: str, told: int | None) -> None:
+    announced = [each.announced for each in Printed().feed(f"{line}\n".encode(), 1.0) if each.announced is not None]
+    assert announced == ([] if told is None else [Announced(total_steps=told)])
+
+
+def test_a_number_of_updates_beside_a_loss_counts_them() -> None:
+    line = '{"epoch": 1, "update": 0.0, "loss": "0.5", "num_updates": "10"}'
+    assert [each["step"] for each in read(line)] == [10]
 
 
 def steps(printed: Printed, *lines: str) -> list[int]:
