@@ -88,6 +88,8 @@ class Learned:
     at most, and not the first one."""
     steps_apart: int | None = None
     """The fewest steps between two that its newest processes reported."""
+    counts_from_zero: bool | None = None
+    """It calls its first step 0, and the last of 500 is 499."""
 
     @property
     def told_every(self) -> int | None:
@@ -318,6 +320,8 @@ class Progress:
                 self.learned, total_steps=None, total_workers=None, steps_per_epoch=None, tells_no_step=None
             )
         if step <= 0 or step > MAX_COUNT:
+            if step == 0 and reading.loss is not None and self.step is None:
+                self._told_zero(reading.at)
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
         if self._weight is not None:
@@ -452,6 +456,12 @@ class Progress:
         begins = reading.loss is None and step <= self._version
         # One that reports each tenth step has made nine before the first that it reports.
         return step if begins else max(0, min(self._version, step - (self.learned.told_every or 1)))
+
+    def _told_zero(self, at: float) -> None:
+        """The first step was reported, as step 0."""
+        self.learned = replace(self.learned, counts_from_zero=True)
+        if self._first is None:
+            self._first, self._first_has_loss = (0, at), True
 
     # --- what is learned ---------------------------------------------------------------------------------------------
 

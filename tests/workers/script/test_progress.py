@@ -161,6 +161,32 @@ def test_a_script_that_ends_between_two_told_steps_has_made_all_that_it_announce
     assert step_at_end(Progress(START, 0), since) is None
 
 
+@pytest.mark.parametrize(
+    ("every", "last", "total", "since", "made"),
+    [
+        (100, 400, 500, 50.0, 500),
+        (250, 750, 1000, 125.0, 1000),
+        (500, 500, 1000, 250.0, 1000),
+        (100, 400, 500, 5.0, 400),
+        (100, 400, 600, 99.0, 400),
+    ],
+    ids=["all", "each 250th", "one told step", "no time for them", "one is missing"],
+)
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_script_that_counts_from_zero_tells_no_last_step(
+    every: int, last: int, total: int, since: float, made: int, is_resumed: bool
+) -> None:
+    """`for step in range(500)`, which prints each hundredth: 0 to 400."""
+    progress = Progress(START, 0)
+    for step in range(0, last + 1, every):
+        if is_resumed and step == 2 * every:
+            progress = Progress(START + step, step, progress.learned)
+        read(progress, step=step, total_steps=total, loss=2.0, at=START + step)
+    assert progress.learned.counts_from_zero
+    assert progress.learned.began_at == 0
+    assert step_at_end(progress, since) == made
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_steps_take_time_again_once_the_clock_was_set(hours: int) -> None:
     progress, moved = Progress(START, 0), START + 10_000.0 + 3600.0 * hours
