@@ -140,6 +140,8 @@ class Progress:
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
+        self._named_epoch: int | None = None
+        """How many epochs have been completed by the end of the one that was named last."""
         self._passes: _Passes | None = None
         """What such losses say of the passes over the data."""
         self._announced = announced
@@ -222,6 +224,7 @@ class Progress:
             return []
         self.learned = replace(self.learned, tells_no_step=True)
         self._passes, self._loss, self._rate, self._unreported = None, None, None, {}
+        self._named_epoch = None
         return [found for each in held for found in self._added(replace(each, announced=None))]
 
     def settle_if_silent(self, now: float) -> list[Advance]:
@@ -374,7 +377,9 @@ class Progress:
         if epoch is not None:
             self._total = self._end_of_epochs(reading)
         else:
-            epoch = min(count + 1, MAX_COUNT)
+            # Once epochs are named they are the steps: `Final loss: 0.1` below the last one is of no other.
+            most = MAX_COUNT if passes is not None or self._named_epoch is None else self._named_epoch
+            epoch = min(count + 1, most)
             self._end_by_passes(reading, epoch)
         if self._total is not None and epoch > self._total:  # `Epoch 0/24` may be the first of 25
             self._forget_total()
@@ -402,8 +407,9 @@ class Progress:
             return None  # `1.0` after `0.75` is so many passes over the data
         if reading.epoch == 0:
             self.learned = replace(self.learned, first_epoch=0)
-        first = 1 if self.learned.first_epoch is None else self.learned.first_epoch
-        return int(reading.epoch) - first + (reading.loss is not None or bool(reading.metrics))
+        begun = int(reading.epoch) - (1 if self.learned.first_epoch is None else self.learned.first_epoch)
+        self._named_epoch = begun + 1
+        return begun + (reading.loss is not None or bool(reading.metrics))
 
     def _end_of_epochs(self, reading: Reading) -> int | None:
         """How many epochs there are, where they count as steps."""

@@ -273,6 +273,30 @@ def test_losses_beside_parts_of_epochs_count_as_steps_whose_end_the_epochs_tell(
     assert progress.learned.tells_no_step
 
 
+@pytest.mark.parametrize("seconds", [0.1, 3.0], ids=["quick", "slow"])
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [
+        (["Epoch {e}/5 loss 0.{e}"], ["Final loss: 0.9"]),
+        (["epoch {e}/5 loss 0.{e}", "checkpoint saved (loss 0.9)"], []),
+        (["epoch {e}/5 loss 0.{e}", "loss improved from 0.9 to 0.8, saving model"], ["Trained 100 steps, loss 0.9"]),
+        (["Epoch {e}/5", "Generator loss: 0.{e}", "Discriminator loss: 0.9", "KL loss: 0.9"], []),
+    ],
+)
+def test_where_epochs_are_told_losses_beside_them_are_no_steps(
+    lines: list[str], ends: list[str], seconds: float
+) -> None:
+    progress, printed = Progress(START, 0, announced=Announced(total_epochs=5)), Printed()
+    found: list[Advance] = []
+    text = [line.format(e=epoch) for epoch in range(1, 6) for line in lines] + ends
+    for number, line in enumerate(text):
+        for reading in printed.feed(f"{line}\n".encode(), START + seconds * number):
+            found += progress.add(reading)
+    found += progress.settle()
+    assert [(each.step, each.loss) for each in found] == [(epoch, epoch / 10) for epoch in range(1, 6)]
+    assert progress.learned.total_steps == 5
+
+
 def test_processes_after_those_that_told_losses_alone_are_not_waited_for() -> None:
     progress = Progress(START, 20, Learned(resumes=True, tells_no_step=True))
     found = read(progress, loss=1.0, at=START + 1.0)
