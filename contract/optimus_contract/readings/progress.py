@@ -413,7 +413,9 @@ class Progress:
 
     def _end_of_epochs(self, reading: Reading) -> int | None:
         """How many epochs there are, where they count as steps."""
-        total = self._announced.total_epochs or reading.total_epochs
+        total, announced = reading.total_epochs, self._announced.total_epochs
+        if total is None or announced == total + 1:  # `Epoch 0/24` may be the first of 25
+            total = announced
         return int(total) if total is not None and 0 < total <= MAX_COUNT else self._total
 
     def _advance(self, reading: Reading, step: int) -> Advance:

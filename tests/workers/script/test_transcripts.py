@@ -176,3 +176,43 @@ def test_a_wrong_announcement_is_forgotten_when_steps_pass_it() -> None:
             progress.add(reading)
         totals.append(progress.learned.total_steps)
     assert totals == [100] * 10 + [None] * 5
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Warming up for 5 epochs, then cosine",
+        "Freezing backbone for 3 epochs",
+        "Early stopping if the validation loss does not improve for 4 epochs",
+        "Training loss has not improved for 2 epochs",
+        "Linear warmup for 5 steps",
+    ],
+)
+@pytest.mark.parametrize("line", ["Epoch {epoch}/20 loss 0.5", "Epoch {epoch}: loss 0.5"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before the training", "in it"])
+def test_a_sentence_about_some_epochs_tells_no_end(sentence: str, line: str, is_first: bool) -> None:
+    lines = [line.format(epoch=epoch) for epoch in range(1, 9)]
+    assert totals([sentence, *lines] if is_first else [*lines[:4], sentence, *lines[4:]], total_epochs=20) == {20}
+
+
+@pytest.mark.parametrize("sentence", ["Starting training for 20 epochs", "Train the model for 20 epochs"])
+def test_a_sentence_about_the_training_tells_its_end(sentence: str) -> None:
+    assert totals([sentence, *(f"Epoch {epoch}: loss 0.5" for epoch in range(1, 9))]) == {20}
+
+
+@pytest.mark.parametrize(("said", "first", "ends"), [(5, 1, 20), (20, 1, 20), (21, 0, 21)])
+def test_the_end_in_a_line_of_an_epoch_counts_before_what_was_announced(said: int, first: int, ends: int) -> None:
+    """Unless that is one more: `Epoch 0/20` may be the first of 21."""
+    lines = [f"Epoch {epoch}/20 loss 0.5" for epoch in range(first, 12)]
+    assert totals(lines, total_epochs=said) == {ends}
+
+
+def totals(lines: list[str], total_epochs: int | None = None) -> set[int | None]:
+    """The ends that are told while these lines are printed, one each three seconds."""
+    printed, progress = Printed(), Progress(0.0, 0, announced=Announced(total_epochs=total_epochs))
+    found = set[int | None]()
+    for number, line in enumerate(lines):
+        for reading in printed.feed(f"{line}\n".encode(), 3.0 * number):
+            if progress.add(reading):
+                found.add(progress.learned.total_steps)
+    return found

@@ -75,8 +75,12 @@ _LIGHTNING = re.compile(r"^ ?Epoch \d+/\d+ .*\d:\d\d • ")
 """Its bar names the last epoch, counted from 0: `Epoch 0/5 ━━━ 10/40 0:00:03 • 0:00:09 12.73it/s`."""
 _ENDED = re.compile(r"stopped: \W?max_steps=(\d{1,9})\W? reached")
 """What Lightning says at its end: "`Trainer.fit` stopped: `max_steps=160` reached."."""
-_FOR = re.compile(r"\bfor (\d{1,9}) (epochs|steps|iterations|iters)\b", re.IGNORECASE)
-"""`Starting training for 100 epochs`."""
+_FOR = re.compile(
+    r"\b(?:train(?:ing)?|run(?:ning)?|fit(?:ting)?)(?: (?:the )?model)? "
+    r"for (\d{1,9}) (epochs|steps|iterations|iters)\b",
+    re.IGNORECASE,
+)
+"""`Starting training for 100 epochs`, and not `Warming up for 5 epochs`."""
 _RANK = re.compile(r"^\[(?:rank)?\d+\]: ?")
 """Before each line of a process that PyTorch started."""
 _TRACEBACK = "Traceback (most recent call last)"
