@@ -192,6 +192,8 @@ class Progress:
             return None  # all processes make the same steps; the first one speaks for them
         if reading.announced is not None:
             self._announced = reading.announced.over(self._announced)
+        if reading.channel.trust > self._trust and self._counts_less(reading):
+            reading = replace(reading, step=None, total_steps=None)
         reading = self._with_announced(self._with_steps_before(reading))
         self._add_metrics(reading)
         if reading.channel.trust < self._trust and not self._agrees(reading):
@@ -253,6 +255,16 @@ class Progress:
     def _agrees(self, reading: Reading) -> bool:
         """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
         return reading.step is not None and self._total is not None and reading.total_steps == self._total
+
+    def _counts_less(self, reading: Reading) -> bool:
+        """Whether a channel that would be trusted more counts something else than steps: a SummaryWriter that logs once
+        an epoch, by its number, beside printed steps. What is logged to files comes late, and steps were made since:
+        the number of an epoch is less than half of those known when it was logged. `optimus_client` is believed."""
+        if self.step is None or self._counts or reading.step is None or reading.channel is Channel.CLIENT:
+            return False
+        since, pace = max(0.0, self.last_at - reading.at), self.seconds_per_step
+        known = self.step - (0.0 if pace is None else since / pace)
+        return reading.step < known / 2
 
     def _with_announced(self, reading: Reading) -> Reading:
         """With the end that was announced beside the steps, if the reading names none; wrong ones are forgotten."""

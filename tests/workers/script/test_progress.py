@@ -215,6 +215,37 @@ def test_a_better_channel_is_believed_and_a_worse_one_only_where_it_counts_the_s
     assert progress.learned.channel is Channel.KUBEFLOW
 
 
+@pytest.mark.parametrize("channel", [Channel.TENSORBOARD, Channel.MLFLOW])
+@pytest.mark.parametrize("said", [{"loss": 0.5}, {"learning_rate": 0.1}, {"metrics": {"val_accuracy": 0.9}}])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_better_channel_that_counts_epochs_stops_no_count_of_steps(
+    channel: Channel, said: dict[str, Any], first: int
+) -> None:
+    """`writer.add_scalar("Loss/train", loss, epoch)` beside printed steps: its figures come with the next of them."""
+    progress, found = Progress(START, 0), list[Advance]()
+    for step in range(10, 500, 10):
+        at = START + step
+        found += progress.add(Reading(channel=Channel.PRINTED, at=at, step=step))
+        if step % 100 == 0:
+            found += progress.add(Reading(channel=channel, at=at, step=step // 100 - 1 + first, **said))
+    assert [each.step for each in found] == list(range(10, 500, 10))
+    assert progress.learned.channel is Channel.PRINTED
+    for name, value in said.items():
+        told = [each.step for each in found if getattr(each, name)]
+        assert told == [110, 210, 310, 410], (name, value)
+
+
+@pytest.mark.parametrize("late", [0.0, 120.0])
+def test_a_better_channel_that_counts_the_same_steps_is_believed_however_late_it_comes(late: float) -> None:
+    """Event files are written every two minutes."""
+    progress = Progress(START, 0)
+    for step in range(10, 200, 10):
+        read(progress, step=step, at=START + step)
+    at = START + 190.0 - late
+    assert read(progress, Channel.TENSORBOARD, step=int(at - START), loss=0.5, at=at) is None, "nothing is new"
+    assert progress.learned.channel is Channel.TENSORBOARD
+
+
 def test_a_total_that_was_an_epochs_is_forgotten() -> None:
     """A bar without a name begins anew: what it said was the length of an epoch."""
     progress = Progress(START, 0)
