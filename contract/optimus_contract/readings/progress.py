@@ -23,6 +23,8 @@ start while it reports, after its newest loss when it is silent."""
 SET_BACK_SECONDS = 180.0
 """A reading that is so much older than the last was made after somebody had set the machine's clock back. What is
 logged to files comes up to two minutes late."""
+BARE_SECONDS = 60.0
+"""A bar that nothing shows to be of the training counts if it still moves after so long."""
 MOST_HELD = 2000
 """Readings that wait for that; with more, losses count as steps at once."""
 NEAR = 0.1
@@ -149,6 +151,8 @@ class Progress:
         """The newest total is the training's own."""
         self._held: list[Reading] = []
         """The readings without a step, while it is not known yet whether another channel reports steps."""
+        self._bare: list[Reading] = []
+        """Those with one, while it is not known yet whether it is of the training."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
@@ -171,11 +175,23 @@ class Progress:
 
     def add(self, reading: Reading) -> list[Advance]:
         """Take in a reading; what it added, oldest first: also of earlier ones whose steps are known only now."""
-        if self._held and self.step is None:
+        if reading.replaces or (reading.step is not None and reading.channel is not Channel.PRINTED):
+            self._bare = []
+        if reading.is_bare and self.step is None and reading.total_steps not in (None, self._known_total):
+            self._bare.append(reading)
+            is_over = reading.at >= self._bare[0].at + BARE_SECONDS or len(self._bare) >= MOST_HELD
+            return self._with_bare() if is_over else []
+        found = self._with_bare() if reading.step is not None else []
+        if self._held and self.step is None and not self._bare:
             is_over = reading.at >= self.last_at + PATIENCE_SECONDS or len(self._held) >= MOST_HELD
             if is_over and reading.step is None and _is_counted(reading):
-                return [*self.settle(), *self._added(reading)]
-        return self._added(reading)
+                return [*found, *self.settle(), *self._added(reading)]
+        return [*found, *self._added(reading)]
+
+    def _with_bare(self) -> list[Advance]:
+        """What a bar has added that counts now, each reading at its own time."""
+        bare, self._bare = self._bare, []
+        return [found for each in bare for found in self._added(each)]
 
     def _added(self, reading: Reading) -> list[Advance]:
         advance = self._add(reading)
@@ -221,9 +237,10 @@ class Progress:
     def settle(self) -> list[Advance]:
         """No other channel reports steps, or the processes have ended: what came without a step counts now, each
         reading at its own time."""
+        found = self._with_bare()
         held, self._held = self._held, []
         if self.step is not None or self.is_misplaced or not any(_is_counted(each) for each in held):
-            return []
+            return found
         self.learned = replace(self.learned, tells_no_step=True)
         self._passes, self._loss, self._rate, self._unreported = None, None, None, {}
         self._named_epoch = None
@@ -232,7 +249,8 @@ class Progress:
     def settle_if_silent(self, now: float) -> list[Advance]:
         """What `settle` adds, once no loss has come for a while; `now`: POSIX seconds."""
         newest = next((each for each in reversed(self._held) if each.loss is not None), None)
-        return [] if newest is None or now < newest.at + PATIENCE_SECONDS else self.settle()
+        is_over = newest is not None and now >= newest.at + PATIENCE_SECONDS and not self._bare
+        return self.settle() if is_over else []
 
     @property
     def total_steps(self) -> int | None:
@@ -371,7 +389,8 @@ class Progress:
     def _counted(self, reading: Reading) -> int | None:
         """A reading without a step: of an epoch, which then is a step, or of a loss, which then is one."""
         epoch = self._epoch_of(reading)
-        if self.step is None and not self.learned.tells_no_step and reading.at < self.last_at + PATIENCE_SECONDS:
+        may_come = reading.at < self.last_at + PATIENCE_SECONDS or (bool(self._bare) and len(self._held) < MOST_HELD)
+        if self.step is None and not self.learned.tells_no_step and may_come:
             if _is_counted(reading) or reading.metrics or reading.learning_rate is not None:
                 self._held.append(reading)
             return None  # another channel may be about to tell steps

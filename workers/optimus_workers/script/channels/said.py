@@ -210,6 +210,8 @@ class Said:
             steps_per_epoch=None if counted is None else counted.steps_per_epoch,
             steps_into_epoch=None if counted is None else counted.steps_into_epoch,
             may_be_whole=counted is not None and counted.may_be_whole and self.is_called_step,
+            is_bare=counted is not None and counted.is_bare,
+            replaces=counted is not None and counted.replaces,
             corrects=counted is not None and counted.corrects,
             announced=self.announced,
             first_epoch=first_epoch,
