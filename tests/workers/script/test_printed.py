@@ -517,3 +517,27 @@ def test_a_bar_that_goes_back_a_little_begins_no_epoch() -> None:
     lines += [f"{n}/57 ━━━ 0s 15ms/step - loss: 0.5" for n in (1, 57)]
     steps = [each["step"] for each in read("\n".join(lines) + "\n") if "step" in each]
     assert steps == [1, 37, 57, 58, 114]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("step 80/100 loss 0.35 | best 0.3 at step 60", {"step": 80, "total_steps": 100, "loss": 0.35}),
+        ("step 80 loss 0.35 (best: step 60)", {"step": 80, "loss": 0.35}),
+        ("epoch 7/10 loss 0.4 (best 0.3 at epoch 6)", {"epoch": 7, "total_epochs": 10.0, "loss": 0.4}),
+    ],
+)
+def test_of_two_counts_in_a_line_the_first_one_counts(line: str, expected: dict[str, Any]) -> None:
+    assert read(line) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line", ["Best loss 0.3 at step 60", "min loss 0.2 reached at iter 90", "Last checkpoint at step 90", "step 101"]
+)
+@pytest.mark.parametrize("count", ["step {}/100 loss 0.5", "100%|###| {}/100 [00:02<00:08, 4.9it/s, loss=0.5]"])
+def test_a_count_in_a_summary_after_counts_with_an_end_is_of_no_other_step(count: str, line: str) -> None:
+    assert steps(Printed(), count.format(99), count.format(100), line) == [99, 100]
+
+
+def test_a_count_without_an_end_between_those_with_one_is_of_the_same_training() -> None:
+    assert steps(Printed(), "step 10/100 loss 0.5", "step 15 loss 0.5", "step 20/100 loss 0.5") == [10, 15, 20]

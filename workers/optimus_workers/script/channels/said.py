@@ -117,11 +117,10 @@ class Said:
                 self._plural = {**(self._plural or {}), kind.name: (value, text)}
                 self._setting = value if name in _ALL_STEPS else self._setting
             case Meaning.STEP:
-                self._count(value, total)
-                self._is_whole_step = self._is_whole_step or text.isdigit()
+                self._count(value, text, total)
                 self.is_called_step = True
             case Meaning.BATCH if total is not None:
-                self._count(value, total)
+                self._count(value, text, total)
             case Meaning.BATCH if text.isdigit() and len(text) < 16:
                 self.batch = int(text)
             case Meaning.EPOCH:
@@ -145,8 +144,8 @@ class Said:
                     self.all_epochs = _count_of(value)
                 else:
                     self._in_epoch(value, text or "", None)
-            elif self.loss is not None and not self._is_whole_step:
-                self._count(value, None)
+            elif self.loss is not None:
+                self._count(value, text or "", None)
             elif self.epoch is not None:
                 self.each = _count_of(value)
         if self._setting is not None and (self.loss, self.step, self.epoch) == (None, None, None):
@@ -174,13 +173,17 @@ class Said:
         self.metrics = {**(self.metrics or {}), name.replace(" ", "_"): value}
 
     def _in_epoch(self, value: float, text: str, total: str | None) -> None:
+        if self.epoch not in (None, value):
+            return  # `Epoch 7/10 loss 0.5 (best 0.3 at epoch 6)`
         if 0 <= value <= MAX_COUNT:
             self.epoch = int(text) if text.isdigit() else value
         self.total_epochs = float(whole(total)) if total else self.total_epochs
 
-    def _count(self, value: float, total: str | None) -> None:
+    def _count(self, value: float, text: str, total: str | None) -> None:
+        if self._is_whole_step:
+            return  # `step 80/100 loss 0.4 | best 0.3 at step 60`
         if value == int(value) if abs(value) <= MAX_COUNT else False:
-            self.step = int(value)
+            self.step, self._is_whole_step = int(value), text.isdigit()
             self.end = whole(total) if total else self.end
 
     def is_epoch(self, count: int, total: int) -> bool:
