@@ -379,7 +379,9 @@ def test_the_last_line_of_a_flood_comes_after_the_newest_one_before_it() -> None
 def test_a_part_of_what_stands_where_a_figure_is_expected_is_not_that_figure(
     line: str, expected: dict[str, Any]
 ) -> None:
-    assert read(line) == [expected]
+    printed = Printed()
+    read(line.replace("10", "5"), printed)  # a count with nothing beside it counts where its words come again
+    assert read(line, printed)[-1] == expected
 
 
 def test_too_much_is_skipped_in_bounded_memory() -> None:
@@ -541,3 +543,62 @@ def test_a_count_in_a_summary_after_counts_with_an_end_is_of_no_other_step(count
 
 def test_a_count_without_an_end_between_those_with_one_is_of_the_same_training() -> None:
     assert steps(Printed(), "step 10/100 loss 0.5", "step 15 loss 0.5", "step 20/100 loss 0.5") == [10, 15, 20]
+
+
+STEPS_TO_COME = [
+    "unfreezing at step 500",
+    "Stopping at step 1000",
+    "EMA starts at step 2000",
+    "checkpoint_step: 100",
+    "step: 1000",
+    "print_iter: 10",
+    "Profiling from step 5 to step 10",
+]
+EPOCHS_TO_COME = [
+    "milestones: epoch 30, epoch 60",
+    "freeze until epoch 5",
+    "swa_start: epoch 75",
+    "Namespace(epoch=30, lr=0.1)",
+    "epoch: 30",
+]
+LOSSES = [
+    "step {} loss 0.5",
+    "step {}/100 loss 0.5",
+    "Epoch {}/100 loss 0.5",
+    "100%|###| {}/100 [00:02<00:08, 4.9it/s, loss=0.5]",
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [*((line, 0) for line in STEPS_TO_COME + EPOCHS_TO_COME), *((line, 2) for line in STEPS_TO_COME)],
+)
+def test_steps_and_epochs_that_are_named_once_are_to_come(line: str, loss: str, place: int) -> None:
+    """Before the training, or, of steps, in it."""
+    lines = [loss.format(count) for count in (10, 20, 30, 40)]
+    expected = read("\n".join(lines))
+    assert read("\n".join([*lines[:place], line, *lines[place:]])) == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["step {} took 0.5 s", '{{"time": {}, "step": {}}}', "[INFO] iteration {}", "| n_updates | {} |"]
+)
+def test_counts_with_nothing_beside_them_count_from_the_first_where_their_words_come_again(line: str) -> None:
+    printed, found = Printed(), list[tuple[int | None, float]]()
+    for count in (10, 20, 30):
+        found += [(each.step, each.at) for each in printed.feed(f"{line.format(count, count)}\n".encode(), 1.0 * count)]
+    assert found == [(10, 10.0), (20, 20.0), (30, 30.0)]
+
+
+@pytest.mark.parametrize(
+    "line", ["Resuming from epoch 3", "Loaded the checkpoint of epoch 3", "Epoch 3", "==> Epoch: 3", "epoch 3/10"]
+)
+def test_an_epoch_that_the_training_goes_on_in_is_named_before_it(line: str) -> None:
+    bar = " 20%|##   | {count}/100 [00:02<00:08,  4.9it/s]"
+    assert steps(Printed(), line, *(bar.format(count=count) for count in (10, 20))) == [210, 220]
+
+
+def test_epochs_in_words_that_come_again_are_of_the_training() -> None:
+    printed = Printed()
+    assert [each.get("epoch") for each in read("in epoch 3\nin epoch 4\nin epoch 5", printed)] == [4, 5]

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 
 from optimus_contract.readings.reading import Reading
+from optimus_workers.script.channels.alone import Alone, Line
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
 from optimus_workers.script.channels.said import BEGINS, ENDS, NUMBER, WHOLE, Said, Tables, figures_of_json, whole
@@ -68,6 +69,10 @@ _PREPARES = re.compile(
     r"\b(?:load|download|build|encod|tokeni[sz]|cach|prepar|extract|read|comput|index|pars)\w*", re.IGNORECASE
 )
 """Before the training: `Loading training images`, and not `Training on cached features`."""
+_RESUMES = re.compile(r"\b(?:resum|restor|continu|load)|\b(?:start|starting|begin|beginning)\b", re.IGNORECASE)
+"""`Resuming from epoch 3`."""
+_HEADS = re.compile(r"\W*(?:Epoch|EPOCH)\b")
+"""`Epoch 3`, and not `epoch: 30` of the settings."""
 _NAMED = re.compile(r"[A-Za-z]{3}")
 """A bar with a description."""
 _TOKENIZER = re.compile(r"tokeni[sz]er|vocab", re.IGNORECASE)
@@ -102,6 +107,8 @@ _AT_WORDS = (" at ", " after ", " for ", " in ")
 """One of these, in small letters, is in each line that the expression matches: most lines are spared it."""
 
 
+WITH_COUNT = 2
+"""After so many counts with a loss beside them, those with nothing beside them do not count."""
 EPOCHS_WITHOUT = 2
 """Of a training that draws a bar in each epoch, one may be told between two bars."""
 MOST_BESIDE = 8
@@ -141,6 +148,7 @@ class Printed:
         """The newest line, if it was not read."""
         self._counts = EpochCounts(first_epoch, steps_per_epoch)
         self._steps_per_epoch = steps_per_epoch
+        self._alone = Alone()
         self._beside: dict[int, _Beside] = {}
         """Total → a bar that came after one which may have been of the preparation."""
         self._headings: set[float] = set()
@@ -373,10 +381,15 @@ class Printed:
             said.total_epochs += 1
         if isinstance(said.epoch, int):
             is_alone = said.step is None and bar is None and not _BARE_BAR.search(line)
+            if is_alone and self._is_to_come(line, said, said.epoch, at):
+                said.epoch = None
+        if isinstance(said.epoch, int):
             total_epochs = None if said.total_epochs is None else int(said.total_epochs)
             for counts in (self._counts, *(each.counts for each in self._beside.values())):
                 counts.names(said.epoch, total_epochs, is_alone=is_alone)
         if said.step is not None:
+            if said.end is None and (said.loss, said.epoch, said.metrics) == (None, None, None):
+                return self._of_count_alone(line, said, said.step, at)
             return self._counts.count(said.step, said.end)
         rate = "" if bar is None else bar[3]
         if bar is None and not line.isascii() and (drawn := _DRAWN_BAR.search(line)):
@@ -393,6 +406,25 @@ class Printed:
             return None
         bare = [match for match in _BARE_BAR.finditer(line) if not said.is_epoch(whole(match[1]), whole(match[2]))]
         return self._counts.count(whole(bare[-1][1]), whole(bare[-1][2])) if bare else None
+
+    def _is_to_come(self, line: str, said: Said, epoch: int, at: float) -> bool:
+        """Whether an epoch that a line names is none that begins or ends: `epoch: 30` among the settings. One after the
+        first, in a process of which nothing is known yet, is seldom where it goes on from a checkpoint."""
+        if self._counts.first_epoch is not None or epoch <= 1 or _RESUMES.search(line) or _HEADS.match(line):
+            return False
+        if (said.total_epochs, said.loss, said.metrics) != (None, None, None):
+            return False
+        return self._alone.take(line, Line(epoch, None, said, at)) is None
+
+    def _of_count_alone(self, line: str, said: Said, count: int, at: float) -> Counted | None:
+        """A count without an end, a loss or an epoch: of the training if its words come again."""
+        before = self._alone.take(line, Line(count, self._counts.epoch, said, at))
+        if before is None or self._n_with_count >= WITH_COUNT:
+            return None
+        for each in before:
+            reading = each.said.reading(each.at, self._counts.count(each.number, None), self._counts.first_epoch)
+            self._late += [] if reading is None else [reading]
+        return self._counts.count(count, None)
 
     def _of_bar(self, count: int, total: int, before: str, said: Said, at: float) -> Counted | None:
         """A bar. One without a name and a loss may count files before the training: another one that begins anew, or
