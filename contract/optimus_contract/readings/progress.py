@@ -200,7 +200,7 @@ class Progress:
     def _add(self, reading: Reading) -> Advance | None:
         if not (_is_finite(reading.epoch) and _is_finite(reading.total_epochs)):
             reading = replace(reading, epoch=None, total_epochs=None)
-        if reading.resumes:
+        if reading.resumes or reading.went_on:
             self._learn(resumes=True)
         if reading.first_epoch is not None and self.learned.first_epoch is None:
             self.learned = replace(self.learned, first_epoch=reading.first_epoch)
@@ -452,6 +452,8 @@ class Progress:
     def _advance(self, reading: Reading, step: int) -> Advance:
         is_first = self.step is None
         before = self._begins_at(reading, step) if self.step is None else self.step
+        if reading.went_on:
+            before = max(before, step - (reading.steps_into_epoch or 0))  # the steps between are not theirs
         n_steps = step - before
         seconds = max(0.0, reading.at - self.last_at)
         each = reading.examples or self._batch
@@ -463,7 +465,7 @@ class Progress:
         was_set_back = reading.at < self.last_at - SET_BACK_SECONDS
         self.step, self.last_at = step, reading.at if was_set_back else max(self.last_at, reading.at)
         self._learn_beginning(n_steps, has_loss=loss is not None)
-        if self._first is None or was_set_back:
+        if self._first is None or was_set_back or reading.went_on:
             self._first = step, self.last_at
         elif self._apart is None or n_steps < self._apart:
             self._apart = n_steps

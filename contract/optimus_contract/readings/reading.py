@@ -97,6 +97,8 @@ class Reading:
     """Nothing has shown yet that `step` is of the training: files may have been counted before it."""
     replaces: bool = False
     """The steps that were bare before were not of the training."""
+    went_on: bool = False
+    """The processes went on further than was known before: with `steps_into_epoch`, which are theirs."""
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
     announced: Announced | None = None

@@ -502,6 +502,31 @@ def test_steps_that_come_after_a_silence_count_instead_of_epochs() -> None:
     assert (found.step, learned.total_steps, learned.tells_no_step) == (100, None, None), "ten were the epochs"
 
 
+def bars_of_epochs(first: int, last: int) -> list[str]:
+    """`for x in tqdm(loader)`, and a line at the end of each epoch."""
+    bar = [f"\r 20%|##   | {count}/100 [00:02<00:08,  4.9it/s]" for count in range(0, 101, 5)]
+    return [line for epoch in range(first, last + 1) for line in [*bar, f"epoch {epoch}: train loss 0.5"]]
+
+
+@pytest.mark.parametrize("says", [[], ["Loaded checkpoint of epoch 2"], ["Resuming from epoch 3"]])
+def test_processes_whose_bar_names_no_epoch_are_where_the_line_at_its_end_says(says: list[str]) -> None:
+    """Killed at step 250 of 400, and gone on from the checkpoint of epoch 2."""
+    learned, version = Learned(), 0
+    for lines in (bars_of_epochs(1, 3)[:-11], [*says, *bars_of_epochs(3, 4)]):
+        progress = Progress(START, version, learned, announced=Announced(total_epochs=4))
+        printed = Printed(first_epoch=learned.first_epoch, steps_per_epoch=learned.steps_per_epoch)
+        found = [
+            advance
+            for number, line in enumerate(lines)
+            for reading in printed.feed(f"{line}\n".encode(), START + number)
+            for advance in progress.add(reading)
+        ]
+        learned, version = progress.learned, progress.step or 0
+    assert [each.step for each in found[-20:]] == list(range(305, 401, 5))
+    assert {each.n_steps for each in found[-20:]} == {5}, "those before the checkpoint are not theirs"
+    assert (learned.resumes, learned.total_steps) == (True, 400)
+
+
 def test_other_processes_do_not_speak_for_the_first() -> None:
     progress = Progress(START, 0)
     assert read(progress, Channel.CLIENT, step=7, rank=3) is None

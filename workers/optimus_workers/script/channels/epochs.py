@@ -28,6 +28,8 @@ class Counted:
     """Nothing has shown yet that it is of the training: files may have been counted before it."""
     replaces: bool = False
     """What was counted before was not of the training."""
+    went_on: bool = False
+    """The bar before, which named no epoch, was of a later one than it was taken for: the process went on there."""
 
 
 class _OtherBar(NamedTuple):
@@ -102,7 +104,9 @@ class EpochCounts:
         self._said_each = False
         """... and whether one of an epoch was."""
         self._is_alone = False
-        """The newest epoch was named on a line without a count."""
+        """The newest epoch was named on a line without a count ..."""
+        self._has_ended = False
+        """... with a figure, when the bar stood at its end: it had been that epoch's."""
         self._is_below = False
         """The bar is of an epoch: another one counts the epochs."""
         self._outer: int | None = None
@@ -118,9 +122,10 @@ class EpochCounts:
         self._is_sure = False
         """What is counted is of the training."""
 
-    def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False) -> None:
-        """An epoch was named, alone or beside a count."""
+    def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False, has_figure: bool = False) -> None:
+        """An epoch was named, alone or beside a count; with a figure, as at its end."""
         self._is_alone = is_alone
+        self._has_ended = is_alone and has_figure and self._total is not None and self._last == self._total
         is_first = self._epoch is None and self._counted_epoch is None
         if is_alone and is_first and self._total is not None and 0 < self._last < self._total and not self._is_below:
             self._is_whole = True  # an epoch was named in its midst; a bar that begins anew shows that this was wrong
@@ -253,10 +258,14 @@ class EpochCounts:
                 return self._counted(count, total)  # drawn once more: which of both it is shows later
             if self._last < count:
                 self._is_whole, self._before = True, 0  # it went on where it was
+        went_on = False
         if not self._is_whole or count < self._last:
             if count < self._last:
                 self._is_whole = False
                 self._before += total
+                ended = (self._epochs_before() + 1) * total if self._has_ended and not self._is_below else 0
+                went_on, self._before = ended > self._before, max(ended, self._before)
+                self._has_ended = False
             if self._is_below and (is_first or count < self._last):
                 self._before = max(self._before, self._n_done * total)
             if self._epoch is not None and (count >= self._last or self._is_new_epoch()):
@@ -264,7 +273,7 @@ class EpochCounts:
         self._last, self._counted_epoch = count, self._epoch
         if self._may_be_of_all_epochs(count, total, is_first=is_first):
             return Counted(count)  # those that follow show it
-        return self._counted(count, total)
+        return replace(self._counted(count, total), went_on=went_on)
 
     def _may_be_of_all_epochs(self, count: int, total: int, *, is_first: bool) -> bool:
         """`epoch 1/200 step 10/2000`: in the first epoch, no further than one of the whole training would be.

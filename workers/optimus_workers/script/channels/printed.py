@@ -385,8 +385,9 @@ class Printed:
                 said.epoch = None
         if isinstance(said.epoch, int):
             total_epochs = None if said.total_epochs is None else int(said.total_epochs)
+            has_figure = said.loss is not None or bool(said.metrics)
             for counts in (self._counts, *(each.counts for each in self._beside.values())):
-                counts.names(said.epoch, total_epochs, is_alone=is_alone)
+                counts.names(said.epoch, total_epochs, is_alone=is_alone, has_figure=has_figure)
         if said.step is not None:
             if said.end is None and (said.loss, said.epoch, said.metrics) == (None, None, None):
                 return self._of_count_alone(line, said, said.step, at)

@@ -215,6 +215,7 @@ class Said:
             may_be_whole=counted is not None and counted.may_be_whole and self.is_called_step,
             is_bare=counted is not None and counted.is_bare,
             replaces=counted is not None and counted.replaces,
+            went_on=counted is not None and counted.went_on,
             corrects=counted is not None and counted.corrects,
             announced=self.announced,
             first_epoch=first_epoch,
