@@ -25,6 +25,8 @@ SET_BACK_SECONDS = 180.0
 logged to files comes up to two minutes late."""
 BARE_SECONDS = 60.0
 """A bar that nothing shows to be of the training counts if it still moves after so long."""
+TOLD_WITHOUT = 2
+"""After so many steps of another channel while such a bar stands still, it is not of the training."""
 MOST_HELD = 2000
 """Readings that wait for that; with more, losses count as steps at once."""
 NEAR = 0.1
@@ -152,7 +154,7 @@ class Progress:
         self._held: list[Reading] = []
         """The readings without a step, while it is not known yet whether another channel reports steps."""
         self._bare: list[Reading] = []
-        """Those with one, while it is not known yet whether it is of the training."""
+        """Those with one, while it is not known yet whether it is of the training, and of other channels since."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
@@ -175,18 +177,28 @@ class Progress:
 
     def add(self, reading: Reading) -> list[Advance]:
         """Take in a reading; what it added, oldest first: also of earlier ones whose steps are known only now."""
-        if reading.replaces or (reading.step is not None and reading.channel is not Channel.PRINTED):
-            self._bare = []
-        if reading.is_bare and self.step is None and reading.total_steps not in (None, self._known_total):
-            self._bare.append(reading)
-            is_over = reading.at >= self._bare[0].at + BARE_SECONDS or len(self._bare) >= MOST_HELD
-            return self._with_bare() if is_over else []
+        is_told = reading.step is not None and reading.channel in (Channel.CLIENT, Channel.KUBEFLOW)
+        if reading.replaces or is_told:
+            self._bare = [each for each in self._bare if not each.is_bare]
+        is_bare = reading.is_bare and self.step is None and reading.total_steps not in (None, self._known_total)
+        if is_bare or (self._bare and reading.step is not None and reading.channel is not Channel.PRINTED):
+            return self._wait(reading)
         found = self._with_bare() if reading.step is not None else []
         if self._held and self.step is None and not self._bare:
             is_over = reading.at >= self.last_at + PATIENCE_SECONDS or len(self._held) >= MOST_HELD
             if is_over and reading.step is None and _is_counted(reading):
                 return [*found, *self.settle(), *self._added(reading)]
         return [*found, *self._added(reading)]
+
+    def _wait(self, reading: Reading) -> list[Advance]:
+        """A bar that may not be of the training moves, or another channel tells a step beside it: with one more of
+        these, and the bar standing still, it is not. An epoch's figures come once in a bar of the training."""
+        self._bare.append(reading)
+        if not any(each.is_bare for each in self._bare[-TOLD_WITHOUT:]):
+            self._bare = [each for each in self._bare if not each.is_bare]
+            return self._with_bare()
+        is_over = reading.is_bare and reading.at >= self._bare[0].at + BARE_SECONDS
+        return self._with_bare() if is_over or len(self._bare) >= MOST_HELD else []
 
     def _with_bare(self) -> list[Advance]:
         """What a bar has added that counts now, each reading at its own time."""

@@ -106,6 +106,8 @@ TRAININGS = {
                                           epoch_begins=" {e}%|###       | {e}/3 [00:10<00:20, 10.0s/it]"),
     "bars with nothing": Training(" 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150, announced=EPOCHS,
                                   epoch_ends="epoch {e1}: train loss {loss} val loss 9.1"),
+    "bars with nothing below headings": Training(" 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150,
+                                                 epoch_begins="Epoch {e1}/3"),
     "bars with nothing, and of evaluations": Training(
         " 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150, announced=EPOCHS,
         epoch_ends=" 50%|##   | 5/10 [00:02<00:08,  4.9it/s]\r100%|##   | 10/10 [00:02<00:08,  4.9it/s]\nepoch {e1}: loss {loss}"),
@@ -157,7 +159,9 @@ PREPARATIONS = {
     "nothing": "",
     "a bar": bar("", 500),
     "bars": bar("", 500) + bar("", 80),
-    "named bars": bar("Loading training images: ", 500) + bar("Fitting tokenizer: ", 80) + bar("Caching batches: ", 50),
+    "named bars": bar("Loading training images: ", 500)
+    + bar("Fitting tokenizer: ", 80)
+    + bar("Generating train split: ", 50),
 }
 """What is printed before a training, and is none of it."""
 
@@ -218,9 +222,20 @@ def test_a_preparation_longer_than_a_minute_is_given_up_when_losses_come() -> No
 
 
 def test_a_bar_with_nothing_is_not_the_training_where_another_channel_tells_steps() -> None:
-    progress, _ = read([(1.0, bar("", 500))])
-    found = progress.add(Reading(channel=Channel.TENSORBOARD, at=2.0, step=10, loss=0.5))
-    assert [each.step for each in [*found, *progress.settle()]] == [10]
+    progress, found = read([(1.0, bar("", 500))])
+    for step in (10, 20):
+        found += progress.add(Reading(channel=Channel.TENSORBOARD, at=1.0 + step, step=step, loss=0.5))
+    assert [each.step for each in [*found, *progress.settle()]] == [10, 20]
+
+
+def test_a_bar_with_nothing_is_the_training_where_another_channel_tells_its_epochs() -> None:
+    printed, progress, found = Printed(), Progress(0.0, 0), list[Advance]()
+    for epoch in (1, 2, 3):
+        for reading in printed.feed(bar("", 100).encode(), 10.0 * epoch):
+            found += progress.add(reading)
+        found += progress.add(Reading(channel=Channel.TENSORBOARD, at=10.0 * epoch + 1, step=epoch, loss=0.5 / epoch))
+    assert [each.step for each in found if each.n_steps] == list(range(10, 300, 10))
+    assert progress.learned.channel is Channel.PRINTED
 
 
 def test_a_wrong_announcement_is_forgotten_when_steps_pass_it() -> None:

@@ -172,6 +172,12 @@ class EpochCounts:
         self._said_each = self._is_below = False
         self._outer, self._n_done, self._other = None, 0, None
 
+    def beside(self) -> EpochCounts:
+        """Of another count through the same epochs."""
+        found = EpochCounts(self.first_epoch, self._known)
+        found._epoch, found._total_epochs = self._epoch, self._total_epochs
+        return found
+
     def confirm(self) -> None:
         """A loss or an epoch was printed without a count: in the midst of a bar that is the training's."""
         self._is_sure = self._is_sure or (self._total is not None and 0 < self._last < self._total)

@@ -66,7 +66,9 @@ _RATE_OF_STEPS = re.compile(
 )
 _TRAINS = re.compile(r"train|epoch|step|iter|batch|updat|optimi[sz]|fit|\bloss\b|\bep\b", re.IGNORECASE)
 _PREPARES = re.compile(
-    r"\b(?:load|download|build|encod|tokeni[sz]|cach|prepar|extract|read|comput|index|pars)\w*", re.IGNORECASE
+    r"\b(?:load|download|build|encod|tokeni[sz]|cach|prepar|preprocess|process|extract|read|comput|generat|convert|index"
+    r"|filter|scan|pars)\w*",
+    re.IGNORECASE,
 )
 """Before the training: `Loading training images`, and not `Training on cached features`."""
 _RESUMES = re.compile(r"\b(?:resum|restor|continu|load)|\b(?:start|starting|begin|beginning)\b", re.IGNORECASE)
@@ -147,7 +149,6 @@ class Printed:
         self._skipped: bytes | None = None
         """The newest line, if it was not read."""
         self._counts = EpochCounts(first_epoch, steps_per_epoch)
-        self._steps_per_epoch = steps_per_epoch
         self._alone = Alone()
         self._beside: dict[int, _Beside] = {}
         """Total → a bar that came after one which may have been of the preparation."""
@@ -438,7 +439,7 @@ class Printed:
             return self._follow(outer, outer.counts.count(count, total))
         if not self._counts.is_beside(total):
             return self._counts.count(count, total, is_sure=self._counts.is_in_epoch)
-        beside = self._beside.setdefault(total, _Beside(EpochCounts(self._counts.first_epoch, self._steps_per_epoch)))
+        beside = self._beside.setdefault(total, _Beside(self._counts.beside()))
         counted = beside.counts.count(count, total, is_sure=False)
         if counted is not None and not counted.is_bare:
             return self._follow(beside, counted)
@@ -508,4 +509,4 @@ def _is_of_training(before: str, rate: str, said: Said) -> bool:
     trains, prepares = _TRAINS.search(before), _PREPARES.search(before)
     if trains is None or _TOKENIZER.search(before):
         return False
-    return prepares is None or trains.start() < prepares.start()
+    return prepares is None or said.epoch is not None or trains.start() < prepares.start()
