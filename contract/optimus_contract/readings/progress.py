@@ -23,6 +23,10 @@ start while it reports, after its newest loss when it is silent."""
 SET_BACK_SECONDS = 180.0
 """A reading that is so much older than the last was made after somebody had set the machine's clock back. What is
 logged to files comes up to two minutes late."""
+BARE_SECONDS = 60.0
+"""A bar that nothing shows to be of the training counts if it still moves after so long."""
+TOLD_WITHOUT = 2
+"""After so many steps of another channel while such a bar stands still, it is not of the training."""
 MOST_HELD = 2000
 """Readings that wait for that; with more, losses count as steps at once."""
 NEAR = 0.1
@@ -89,6 +93,8 @@ class Learned:
     at most, and not the first one."""
     steps_apart: int | None = None
     """The fewest steps between two that its newest processes reported."""
+    counts_from_zero: bool | None = None
+    """It calls its first step 0, and the last of 500 is 499."""
 
     @property
     def told_every(self) -> int | None:
@@ -139,6 +145,8 @@ class Progress:
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
+        self._named_epoch: int | None = None
+        """How many epochs have been completed by the end of the one that was named last."""
         self._passes: _Passes | None = None
         """What such losses say of the passes over the data."""
         self._announced = announced
@@ -146,6 +154,8 @@ class Progress:
         """The newest total is the training's own."""
         self._held: list[Reading] = []
         """The readings without a step, while it is not known yet whether another channel reports steps."""
+        self._bare: list[Reading] = []
+        """Those with one, while it is not known yet whether it is of the training, and of other channels since."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
@@ -168,11 +178,33 @@ class Progress:
 
     def add(self, reading: Reading) -> list[Advance]:
         """Take in a reading; what it added, oldest first: also of earlier ones whose steps are known only now."""
-        if self._held and self.step is None:
+        is_told = reading.step is not None and reading.channel in (Channel.CLIENT, Channel.KUBEFLOW)
+        if reading.replaces or is_told:
+            self._bare = [each for each in self._bare if not each.is_bare]
+        is_bare = reading.is_bare and self.step is None and reading.total_steps not in (None, self._known_total)
+        if is_bare or (self._bare and reading.step is not None and reading.channel is not Channel.PRINTED):
+            return self._wait(reading)
+        found = self._with_bare() if reading.step is not None else []
+        if self._held and self.step is None and not self._bare:
             is_over = reading.at >= self.last_at + PATIENCE_SECONDS or len(self._held) >= MOST_HELD
             if is_over and reading.step is None and _is_counted(reading):
-                return [*self.settle(), *self._added(reading)]
-        return self._added(reading)
+                return [*found, *self.settle(), *self._added(reading)]
+        return [*found, *self._added(reading)]
+
+    def _wait(self, reading: Reading) -> list[Advance]:
+        """A bar that may not be of the training moves, or another channel tells a step beside it: with one more of
+        these, and the bar standing still, it is not. An epoch's figures come once in a bar of the training."""
+        self._bare.append(reading)
+        if not any(each.is_bare for each in self._bare[-TOLD_WITHOUT:]):
+            self._bare = [each for each in self._bare if not each.is_bare]
+            return self._with_bare()
+        is_over = reading.is_bare and reading.at >= self._bare[0].at + BARE_SECONDS
+        return self._with_bare() if is_over or len(self._bare) >= MOST_HELD else []
+
+    def _with_bare(self) -> list[Advance]:
+        """What a bar has added that counts now, each reading at its own time."""
+        bare, self._bare = self._bare, []
+        return [found for each in bare for found in self._added(each)]
 
     def _added(self, reading: Reading) -> list[Advance]:
         advance = self._add(reading)
@@ -181,7 +213,7 @@ class Progress:
     def _add(self, reading: Reading) -> Advance | None:
         if not (_is_finite(reading.epoch) and _is_finite(reading.total_epochs)):
             reading = replace(reading, epoch=None, total_epochs=None)
-        if reading.resumes:
+        if reading.resumes or reading.went_on:
             self._learn(resumes=True)
         if reading.first_epoch is not None and self.learned.first_epoch is None:
             self.learned = replace(self.learned, first_epoch=reading.first_epoch)
@@ -189,6 +221,8 @@ class Progress:
             return None  # all processes make the same steps; the first one speaks for them
         if reading.announced is not None:
             self._announced = reading.announced.over(self._announced)
+        if reading.channel.trust > self._trust and self._counts_less(reading):
+            reading = replace(reading, step=None, total_steps=None)
         reading = self._with_announced(self._with_steps_before(reading))
         self._add_metrics(reading)
         if reading.channel.trust < self._trust and not self._agrees(reading):
@@ -216,17 +250,20 @@ class Progress:
     def settle(self) -> list[Advance]:
         """No other channel reports steps, or the processes have ended: what came without a step counts now, each
         reading at its own time."""
+        found = self._with_bare()
         held, self._held = self._held, []
         if self.step is not None or self.is_misplaced or not any(_is_counted(each) for each in held):
-            return []
+            return found
         self.learned = replace(self.learned, tells_no_step=True)
         self._passes, self._loss, self._rate, self._unreported = None, None, None, {}
+        self._named_epoch = None
         return [found for each in held for found in self._added(replace(each, announced=None))]
 
     def settle_if_silent(self, now: float) -> list[Advance]:
         """What `settle` adds, once no loss has come for a while; `now`: POSIX seconds."""
         newest = next((each for each in reversed(self._held) if each.loss is not None), None)
-        return [] if newest is None or now < newest.at + PATIENCE_SECONDS else self.settle()
+        is_over = newest is not None and now >= newest.at + PATIENCE_SECONDS and not self._bare
+        return self.settle() if is_over else []
 
     @property
     def total_steps(self) -> int | None:
@@ -249,6 +286,16 @@ class Progress:
     def _agrees(self, reading: Reading) -> bool:
         """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
         return reading.step is not None and self._total is not None and reading.total_steps == self._total
+
+    def _counts_less(self, reading: Reading) -> bool:
+        """Whether a channel that would be trusted more counts something else than steps: a SummaryWriter that logs once
+        an epoch, by its number, beside printed steps. What is logged to files comes late, and steps were made since:
+        the number of an epoch is less than half of those known when it was logged. `optimus_client` is believed."""
+        if self.step is None or self._counts or reading.step is None or reading.channel is Channel.CLIENT:
+            return False
+        since, pace = max(0.0, self.last_at - reading.at), self.seconds_per_step
+        known = self.step - (0.0 if pace is None else since / pace)
+        return reading.step < known / 2
 
     def _with_announced(self, reading: Reading) -> Reading:
         """With the end that was announced beside the steps, if the reading names none; wrong ones are forgotten."""
@@ -319,6 +366,8 @@ class Progress:
                 self.learned, total_steps=None, total_workers=None, steps_per_epoch=None, tells_no_step=None
             )
         if step <= 0 or step > MAX_COUNT:
+            if step == 0 and reading.loss is not None and self.step is None:
+                self._told_zero(reading.at)
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
         if self._weight is not None:
@@ -354,7 +403,8 @@ class Progress:
     def _counted(self, reading: Reading) -> int | None:
         """A reading without a step: of an epoch, which then is a step, or of a loss, which then is one."""
         epoch = self._epoch_of(reading)
-        if self.step is None and not self.learned.tells_no_step and reading.at < self.last_at + PATIENCE_SECONDS:
+        may_come = reading.at < self.last_at + PATIENCE_SECONDS or (bool(self._bare) and len(self._held) < MOST_HELD)
+        if self.step is None and not self.learned.tells_no_step and may_come:
             if _is_counted(reading) or reading.metrics or reading.learning_rate is not None:
                 self._held.append(reading)
             return None  # another channel may be about to tell steps
@@ -372,7 +422,9 @@ class Progress:
         if epoch is not None:
             self._total = self._end_of_epochs(reading)
         else:
-            epoch = min(count + 1, MAX_COUNT)
+            # Once epochs are named they are the steps: `Final loss: 0.1` below the last one is of no other.
+            most = MAX_COUNT if passes is not None or self._named_epoch is None else self._named_epoch
+            epoch = min(count + 1, most)
             self._end_by_passes(reading, epoch)
         if self._total is not None and epoch > self._total:  # `Epoch 0/24` may be the first of 25
             self._forget_total()
@@ -400,17 +452,22 @@ class Progress:
             return None  # `1.0` after `0.75` is so many passes over the data
         if reading.epoch == 0:
             self.learned = replace(self.learned, first_epoch=0)
-        first = 1 if self.learned.first_epoch is None else self.learned.first_epoch
-        return int(reading.epoch) - first + (reading.loss is not None or bool(reading.metrics))
+        begun = int(reading.epoch) - (1 if self.learned.first_epoch is None else self.learned.first_epoch)
+        self._named_epoch = begun + 1
+        return begun + (reading.loss is not None or bool(reading.metrics))
 
     def _end_of_epochs(self, reading: Reading) -> int | None:
         """How many epochs there are, where they count as steps."""
-        total = self._announced.total_epochs or reading.total_epochs
+        total, announced = reading.total_epochs, self._announced.total_epochs
+        if total is None or announced == total + 1:  # `Epoch 0/24` may be the first of 25
+            total = announced
         return int(total) if total is not None and 0 < total <= MAX_COUNT else self._total
 
     def _advance(self, reading: Reading, step: int) -> Advance:
         is_first = self.step is None
         before = self._begins_at(reading, step) if self.step is None else self.step
+        if reading.went_on:
+            before = max(before, step - (reading.steps_into_epoch or 0))  # the steps between are not theirs
         n_steps = step - before
         seconds = max(0.0, reading.at - self.last_at)
         each = reading.examples or self._batch
@@ -422,7 +479,7 @@ class Progress:
         was_set_back = reading.at < self.last_at - SET_BACK_SECONDS
         self.step, self.last_at = step, reading.at if was_set_back else max(self.last_at, reading.at)
         self._learn_beginning(n_steps, has_loss=loss is not None)
-        if self._first is None or was_set_back:
+        if self._first is None or was_set_back or reading.went_on:
             self._first = step, self.last_at
         elif self._apart is None or n_steps < self._apart:
             self._apart = n_steps
@@ -454,6 +511,12 @@ class Progress:
         begins = reading.loss is None and step <= self._version
         # One that reports each tenth step has made nine before the first that it reports.
         return step if begins else max(0, min(self._version, step - (self.learned.told_every or 1)))
+
+    def _told_zero(self, at: float) -> None:
+        """The first step was reported, as step 0."""
+        self.learned = replace(self.learned, counts_from_zero=True)
+        if self._first is None:
+            self._first, self._first_has_loss = (0, at), True
 
     # --- what is learned ---------------------------------------------------------------------------------------------
 

@@ -93,6 +93,12 @@ class Reading:
     """How many of `step` are of the present epoch, where the rest is not counted: so many epochs of this length."""
     may_be_whole: bool = False
     """Nothing has shown yet whether `steps_per_epoch` is that, or the number of all steps."""
+    is_bare: bool = False
+    """Nothing has shown yet that `step` is of the training: files may have been counted before it."""
+    replaces: bool = False
+    """The steps that were bare before were not of the training."""
+    went_on: bool = False
+    """The processes went on further than was known before: with `steps_into_epoch`, which are theirs."""
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
     announced: Announced | None = None

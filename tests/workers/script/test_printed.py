@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_contract.readings.progress import Progress
-from optimus_contract.readings.reading import Reading
+from optimus_contract.readings.reading import Announced, Reading
 from optimus_workers.script.channels.printed import (
     BURST_BYTES,
     BURST_LINES,
@@ -142,6 +142,30 @@ def test_lines_of_common_libraries(line: str, expected: dict[str, Any]) -> None:
 )
 def test_other_lines_say_nothing(line: str) -> None:
     assert read(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Namespace(lr=0.1, num_steps={})", "num_steps: {}", '{{"num_steps": {}, "lr": 0.1}}', "num_iterations={} lr=0.1"],
+)
+@pytest.mark.parametrize("loss_line", ["step {} loss 0.5", "step {}/200 loss 0.5", '{{"step": {}, "loss": 0.5}}'])
+def test_a_printed_number_of_steps_is_a_setting(line: str, loss_line: str) -> None:
+    printed = Printed()
+    assert steps(printed, line.format(1000), *(loss_line.format(count) for count in (10, 20))) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("num_iters: 1000", 1000), ("num_steps: 1000", None), ("num_iters: 10 loss: 0.5", None)],
+)
+def test_a_printed_number_of_iterations_tells_the_end_if_no_loss_is_beside_it(line: str, told: int | None) -> None:
+    announced = [each.announced for each in Printed().feed(f"{line}\n".encode(), 1.0) if each.announced is not None]
+    assert announced == ([] if told is None else [Announced(total_steps=told)])
+
+
+def test_a_number_of_updates_beside_a_loss_counts_them() -> None:
+    line = '{"epoch": 1, "update": 0.0, "loss": "0.5", "num_updates": "10"}'
+    assert [each["step"] for each in read(line)] == [10]
 
 
 def steps(printed: Printed, *lines: str) -> list[int]:
@@ -355,7 +379,9 @@ def test_the_last_line_of_a_flood_comes_after_the_newest_one_before_it() -> None
 def test_a_part_of_what_stands_where_a_figure_is_expected_is_not_that_figure(
     line: str, expected: dict[str, Any]
 ) -> None:
-    assert read(line) == [expected]
+    printed = Printed()
+    read(line.replace("10", "5"), printed)  # a count with nothing beside it counts where its words come again
+    assert read(line, printed)[-1] == expected
 
 
 def test_too_much_is_skipped_in_bounded_memory() -> None:
@@ -493,3 +519,86 @@ def test_a_bar_that_goes_back_a_little_begins_no_epoch() -> None:
     lines += [f"{n}/57 ━━━ 0s 15ms/step - loss: 0.5" for n in (1, 57)]
     steps = [each["step"] for each in read("\n".join(lines) + "\n") if "step" in each]
     assert steps == [1, 37, 57, 58, 114]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("step 80/100 loss 0.35 | best 0.3 at step 60", {"step": 80, "total_steps": 100, "loss": 0.35}),
+        ("step 80 loss 0.35 (best: step 60)", {"step": 80, "loss": 0.35}),
+        ("epoch 7/10 loss 0.4 (best 0.3 at epoch 6)", {"epoch": 7, "total_epochs": 10.0, "loss": 0.4}),
+    ],
+)
+def test_of_two_counts_in_a_line_the_first_one_counts(line: str, expected: dict[str, Any]) -> None:
+    assert read(line) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line", ["Best loss 0.3 at step 60", "min loss 0.2 reached at iter 90", "Last checkpoint at step 90", "step 101"]
+)
+@pytest.mark.parametrize("count", ["step {}/100 loss 0.5", "100%|###| {}/100 [00:02<00:08, 4.9it/s, loss=0.5]"])
+def test_a_count_in_a_summary_after_counts_with_an_end_is_of_no_other_step(count: str, line: str) -> None:
+    assert steps(Printed(), count.format(99), count.format(100), line) == [99, 100]
+
+
+def test_a_count_without_an_end_between_those_with_one_is_of_the_same_training() -> None:
+    assert steps(Printed(), "step 10/100 loss 0.5", "step 15 loss 0.5", "step 20/100 loss 0.5") == [10, 15, 20]
+
+
+STEPS_TO_COME = [
+    "unfreezing at step 500",
+    "Stopping at step 1000",
+    "EMA starts at step 2000",
+    "checkpoint_step: 100",
+    "step: 1000",
+    "print_iter: 10",
+    "Profiling from step 5 to step 10",
+]
+EPOCHS_TO_COME = [
+    "milestones: epoch 30, epoch 60",
+    "freeze until epoch 5",
+    "swa_start: epoch 75",
+    "Namespace(epoch=30, lr=0.1)",
+    "epoch: 30",
+]
+LOSSES = [
+    "step {} loss 0.5",
+    "step {}/100 loss 0.5",
+    "Epoch {}/100 loss 0.5",
+    "100%|###| {}/100 [00:02<00:08, 4.9it/s, loss=0.5]",
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [*((line, 0) for line in STEPS_TO_COME + EPOCHS_TO_COME), *((line, 2) for line in STEPS_TO_COME)],
+)
+def test_steps_and_epochs_that_are_named_once_are_to_come(line: str, loss: str, place: int) -> None:
+    """Before the training, or, of steps, in it."""
+    lines = [loss.format(count) for count in (10, 20, 30, 40)]
+    expected = read("\n".join(lines))
+    assert read("\n".join([*lines[:place], line, *lines[place:]])) == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["step {} took 0.5 s", '{{"time": {}, "step": {}}}', "[INFO] iteration {}", "| n_updates | {} |"]
+)
+def test_counts_with_nothing_beside_them_count_from_the_first_where_their_words_come_again(line: str) -> None:
+    printed, found = Printed(), list[tuple[int | None, float]]()
+    for count in (10, 20, 30):
+        found += [(each.step, each.at) for each in printed.feed(f"{line.format(count, count)}\n".encode(), 1.0 * count)]
+    assert found == [(10, 10.0), (20, 20.0), (30, 30.0)]
+
+
+@pytest.mark.parametrize(
+    "line", ["Resuming from epoch 3", "Loaded the checkpoint of epoch 3", "Epoch 3", "==> Epoch: 3", "epoch 3/10"]
+)
+def test_an_epoch_that_the_training_goes_on_in_is_named_before_it(line: str) -> None:
+    bar = " 20%|##   | {count}/100 [00:02<00:08,  4.9it/s]"
+    assert steps(Printed(), line, *(bar.format(count=count) for count in (10, 20))) == [210, 220]
+
+
+def test_epochs_in_words_that_come_again_are_of_the_training() -> None:
+    printed = Printed()
+    assert [each.get("epoch") for each in read("in epoch 3\nin epoch 4\nin epoch 5", printed)] == [4, 5]

@@ -161,6 +161,32 @@ def test_a_script_that_ends_between_two_told_steps_has_made_all_that_it_announce
     assert step_at_end(Progress(START, 0), since) is None
 
 
+@pytest.mark.parametrize(
+    ("every", "last", "total", "since", "made"),
+    [
+        (100, 400, 500, 50.0, 500),
+        (250, 750, 1000, 125.0, 1000),
+        (500, 500, 1000, 250.0, 1000),
+        (100, 400, 500, 5.0, 400),
+        (100, 400, 600, 99.0, 400),
+    ],
+    ids=["all", "each 250th", "one told step", "no time for them", "one is missing"],
+)
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_script_that_counts_from_zero_tells_no_last_step(
+    every: int, last: int, total: int, since: float, made: int, is_resumed: bool
+) -> None:
+    """`for step in range(500)`, which prints each hundredth: 0 to 400."""
+    progress = Progress(START, 0)
+    for step in range(0, last + 1, every):
+        if is_resumed and step == 2 * every:
+            progress = Progress(START + step, step, progress.learned)
+        read(progress, step=step, total_steps=total, loss=2.0, at=START + step)
+    assert progress.learned.counts_from_zero
+    assert progress.learned.began_at == 0
+    assert step_at_end(progress, since) == made
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_steps_take_time_again_once_the_clock_was_set(hours: int) -> None:
     progress, moved = Progress(START, 0), START + 10_000.0 + 3600.0 * hours
@@ -187,6 +213,37 @@ def test_a_better_channel_is_believed_and_a_worse_one_only_where_it_counts_the_s
     assert found is not None
     assert found.step == 11
     assert progress.learned.channel is Channel.KUBEFLOW
+
+
+@pytest.mark.parametrize("channel", [Channel.TENSORBOARD, Channel.MLFLOW])
+@pytest.mark.parametrize("said", [{"loss": 0.5}, {"learning_rate": 0.1}, {"metrics": {"val_accuracy": 0.9}}])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_better_channel_that_counts_epochs_stops_no_count_of_steps(
+    channel: Channel, said: dict[str, Any], first: int
+) -> None:
+    """`writer.add_scalar("Loss/train", loss, epoch)` beside printed steps: its figures come with the next of them."""
+    progress, found = Progress(START, 0), list[Advance]()
+    for step in range(10, 500, 10):
+        at = START + step
+        found += progress.add(Reading(channel=Channel.PRINTED, at=at, step=step))
+        if step % 100 == 0:
+            found += progress.add(Reading(channel=channel, at=at, step=step // 100 - 1 + first, **said))
+    assert [each.step for each in found] == list(range(10, 500, 10))
+    assert progress.learned.channel is Channel.PRINTED
+    for name, value in said.items():
+        told = [each.step for each in found if getattr(each, name)]
+        assert told == [110, 210, 310, 410], (name, value)
+
+
+@pytest.mark.parametrize("late", [0.0, 120.0])
+def test_a_better_channel_that_counts_the_same_steps_is_believed_however_late_it_comes(late: float) -> None:
+    """Event files are written every two minutes."""
+    progress = Progress(START, 0)
+    for step in range(10, 200, 10):
+        read(progress, step=step, at=START + step)
+    at = START + 190.0 - late
+    assert read(progress, Channel.TENSORBOARD, step=int(at - START), loss=0.5, at=at) is None, "nothing is new"
+    assert progress.learned.channel is Channel.TENSORBOARD
 
 
 def test_a_total_that_was_an_epochs_is_forgotten() -> None:
@@ -245,6 +302,30 @@ def test_losses_beside_parts_of_epochs_count_as_steps_whose_end_the_epochs_tell(
     assert progress.step == 60, "the summary is of no other step"
     assert {total for total in totals if total is not None} == {60}
     assert progress.learned.tells_no_step
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0], ids=["quick", "slow"])
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [
+        (["Epoch {e}/5 loss 0.{e}"], ["Final loss: 0.9"]),
+        (["epoch {e}/5 loss 0.{e}", "checkpoint saved (loss 0.9)"], []),
+        (["epoch {e}/5 loss 0.{e}", "loss improved from 0.9 to 0.8, saving model"], ["Trained 100 steps, loss 0.9"]),
+        (["Epoch {e}/5", "Generator loss: 0.{e}", "Discriminator loss: 0.9", "KL loss: 0.9"], []),
+    ],
+)
+def test_where_epochs_are_told_losses_beside_them_are_no_steps(
+    lines: list[str], ends: list[str], seconds: float
+) -> None:
+    progress, printed = Progress(START, 0, announced=Announced(total_epochs=5)), Printed()
+    found: list[Advance] = []
+    text = [line.format(e=epoch) for epoch in range(1, 6) for line in lines] + ends
+    for number, line in enumerate(text):
+        for reading in printed.feed(f"{line}\n".encode(), START + seconds * number):
+            found += progress.add(reading)
+    found += progress.settle()
+    assert [(each.step, each.loss) for each in found] == [(epoch, epoch / 10) for epoch in range(1, 6)]
+    assert progress.learned.total_steps == 5
 
 
 def test_processes_after_those_that_told_losses_alone_are_not_waited_for() -> None:
@@ -433,6 +514,31 @@ def test_steps_that_come_after_a_silence_count_instead_of_epochs() -> None:
     assert found is not None
     learned = progress.learned
     assert (found.step, learned.total_steps, learned.tells_no_step) == (100, None, None), "ten were the epochs"
+
+
+def bars_of_epochs(first: int, last: int) -> list[str]:
+    """`for x in tqdm(loader)`, and a line at the end of each epoch."""
+    bar = [f"\r 20%|##   | {count}/100 [00:02<00:08,  4.9it/s]" for count in range(0, 101, 5)]
+    return [line for epoch in range(first, last + 1) for line in [*bar, f"epoch {epoch}: train loss 0.5"]]
+
+
+@pytest.mark.parametrize("says", [[], ["Loaded checkpoint of epoch 2"], ["Resuming from epoch 3"]])
+def test_processes_whose_bar_names_no_epoch_are_where_the_line_at_its_end_says(says: list[str]) -> None:
+    """Killed at step 250 of 400, and gone on from the checkpoint of epoch 2."""
+    learned, version = Learned(), 0
+    for lines in (bars_of_epochs(1, 3)[:-11], [*says, *bars_of_epochs(3, 4)]):
+        progress = Progress(START, version, learned, announced=Announced(total_epochs=4))
+        printed = Printed(first_epoch=learned.first_epoch, steps_per_epoch=learned.steps_per_epoch)
+        found = [
+            advance
+            for number, line in enumerate(lines)
+            for reading in printed.feed(f"{line}\n".encode(), START + number)
+            for advance in progress.add(reading)
+        ]
+        learned, version = progress.learned, progress.step or 0
+    assert [each.step for each in found[-20:]] == list(range(305, 401, 5))
+    assert {each.n_steps for each in found[-20:]} == {5}, "those before the checkpoint are not theirs"
+    assert (learned.resumes, learned.total_steps) == (True, 400)
 
 
 def test_other_processes_do_not_speak_for_the_first() -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from optimus_contract.readings.progress import Progress
-from optimus_contract.readings.reading import NOTHING, Announced
+from optimus_contract.readings.progress import Advance, Progress
+from optimus_contract.readings.reading import NOTHING, Announced, Channel, Reading
 from optimus_workers.script.channels.printed import Printed
 
 N_EPOCHS, N_STEPS = 3, 50
@@ -104,6 +104,13 @@ TRAININGS = {
                             epoch_begins="Epochs:  {e}%|###       | {e}/3 [00:10<00:20, 10.0s/it]"),
     "nested bars without names": Training("  20%|##   | {b10}/50 [00:02<00:08,  4.9it/s, loss={loss}]", 150, 150,
                                           epoch_begins=" {e}%|###       | {e}/3 [00:10<00:20, 10.0s/it]"),
+    "bars with nothing": Training(" 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150, announced=EPOCHS,
+                                  epoch_ends="epoch {e1}: train loss {loss} val loss 9.1"),
+    "bars with nothing below headings": Training(" 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150,
+                                                 epoch_begins="Epoch {e1}/3"),
+    "bars with nothing, and of evaluations": Training(
+        " 20%|##   | {b10}/50 [00:02<00:08,  4.9it/s]", 150, 150, announced=EPOCHS,
+        epoch_ends=" 50%|##   | 5/10 [00:02<00:08,  4.9it/s]\r100%|##   | 10/10 [00:02<00:08,  4.9it/s]\nepoch {e1}: loss {loss}"),
     "bar of epochs": Training("", 3, 3, epoch_ends="Epochs:  {e}%|###   | {e1}/3 [00:10<00:20, 10.0s/it, loss={loss}]"),
     "one bar beside epochs": Training("Training ━━━━━━━━━━━━  {i10}/150 0:00:01 loss={loss}", 150, 150,
                                       epoch_ends="epoch {e} done\nTraining ━━━━━━━━━━━━  {i10}/150 0:00:01"),
@@ -140,9 +147,29 @@ def text(template: str, i: int) -> bytes:
     return (template.format(loss=loss_at(i), **values) + "\n").encode()
 
 
+def bar(name: str, total: int) -> str:
+    """A bar from its beginning to its end, as it is drawn over itself."""
+    counts = range(0, total + 1, total // 10)
+    return "".join(
+        f"\r{name}{count * 100 // total:3d}%|##  | {count}/{total} [00:02<00:08, 4.9it/s]" for count in counts
+    )
+
+
+PREPARATIONS = {
+    "nothing": "",
+    "a bar": bar("", 500),
+    "bars": bar("", 500) + bar("", 80),
+    "named bars": bar("Loading training images: ", 500)
+    + bar("Fitting tokenizer: ", 80)
+    + bar("Generating train split: ", 50),
+}
+"""What is printed before a training, and is none of it."""
+
+
 @pytest.mark.parametrize("seconds", [0.1, 20.0], ids=["quick", "slow"])
+@pytest.mark.parametrize("preparation", PREPARATIONS)
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) -> None:
+def test_a_training_is_learned_from_what_it_prints(name: str, preparation: str, seconds: float) -> None:
     training = TRAININGS[name]
     printed, progress, at = Printed(), Progress(0.0, 0, announced=training.announced), 0.0
     losses: list[float] = []
@@ -153,6 +180,7 @@ def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) ->
         for reading in printed.feed(text(template, i), at) if template else ():
             losses.extend(each.loss for each in progress.add(reading) if each.loss is not None)
 
+    prints(PREPARATIONS[preparation], 0)
     prints(training.begins, 0)
     for epoch in range(N_EPOCHS):
         prints(training.epoch_begins, epoch * N_STEPS)
@@ -168,6 +196,48 @@ def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) ->
     assert losses or "{loss" not in training.line + training.epoch_ends
 
 
+def read(lines: list[tuple[float, str]]) -> tuple[Progress, list[Advance]]:
+    """What is learned of lines, each printed at its moment."""
+    printed, progress, found = Printed(), Progress(0.0, 0), list[Advance]()
+    for at, line in lines:
+        for reading in printed.feed(f"{line}\r".encode(), at):
+            found += progress.add(reading)
+    return progress, found
+
+
+def test_one_bar_with_nothing_is_the_training_if_it_moves_for_a_minute_or_nothing_else_comes() -> None:
+    lines = [(1.0 * count, f" 20%|##   | {count}/150 [00:02<00:08,  1.0it/s]") for count in range(10, 151, 10)]
+    for n_lines, step in [(6, None), (7, 70), (15, 150)]:
+        progress, found = read(lines[:n_lines])
+        assert progress.step == step
+        found += progress.settle()
+        assert [(each.step, each.at) for each in found] == [(10 * n, 10.0 * n) for n in range(1, n_lines + 1)]
+        assert progress.learned.total_steps == 150
+
+
+def test_a_preparation_longer_than_a_minute_is_given_up_when_losses_come() -> None:
+    lines = [(10.0 * count, f" 20%|##   | {count}/20 [00:02<00:08,  0.1it/s]") for count in range(21)]
+    progress, found = read([*lines, *((300.0 + step, f"step {step}/90 loss 0.5") for step in range(5, 91, 5))])
+    assert (found[-1].step, found[-1].loss, progress.learned.total_steps) == (90, 0.5, 90)
+
+
+def test_a_bar_with_nothing_is_not_the_training_where_another_channel_tells_steps() -> None:
+    progress, found = read([(1.0, bar("", 500))])
+    for step in (10, 20):
+        found += progress.add(Reading(channel=Channel.TENSORBOARD, at=1.0 + step, step=step, loss=0.5))
+    assert [each.step for each in [*found, *progress.settle()]] == [10, 20]
+
+
+def test_a_bar_with_nothing_is_the_training_where_another_channel_tells_its_epochs() -> None:
+    printed, progress, found = Printed(), Progress(0.0, 0), list[Advance]()
+    for epoch in (1, 2, 3):
+        for reading in printed.feed(bar("", 100).encode(), 10.0 * epoch):
+            found += progress.add(reading)
+        found += progress.add(Reading(channel=Channel.TENSORBOARD, at=10.0 * epoch + 1, step=epoch, loss=0.5 / epoch))
+    assert [each.step for each in found if each.n_steps] == list(range(10, 300, 10))
+    assert progress.learned.channel is Channel.PRINTED
+
+
 def test_a_wrong_announcement_is_forgotten_when_steps_pass_it() -> None:
     printed, progress = Printed(), Progress(0.0, 0, announced=Announced(total_steps=100))
     totals = []
@@ -176,3 +246,43 @@ def test_a_wrong_announcement_is_forgotten_when_steps_pass_it() -> None:
             progress.add(reading)
         totals.append(progress.learned.total_steps)
     assert totals == [100] * 10 + [None] * 5
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Warming up for 5 epochs, then cosine",
+        "Freezing backbone for 3 epochs",
+        "Early stopping if the validation loss does not improve for 4 epochs",
+        "Training loss has not improved for 2 epochs",
+        "Linear warmup for 5 steps",
+    ],
+)
+@pytest.mark.parametrize("line", ["Epoch {epoch}/20 loss 0.5", "Epoch {epoch}: loss 0.5"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before the training", "in it"])
+def test_a_sentence_about_some_epochs_tells_no_end(sentence: str, line: str, is_first: bool) -> None:
+    lines = [line.format(epoch=epoch) for epoch in range(1, 9)]
+    assert totals([sentence, *lines] if is_first else [*lines[:4], sentence, *lines[4:]], total_epochs=20) == {20}
+
+
+@pytest.mark.parametrize("sentence", ["Starting training for 20 epochs", "Train the model for 20 epochs"])
+def test_a_sentence_about_the_training_tells_its_end(sentence: str) -> None:
+    assert totals([sentence, *(f"Epoch {epoch}: loss 0.5" for epoch in range(1, 9))]) == {20}
+
+
+@pytest.mark.parametrize(("said", "first", "ends"), [(5, 1, 20), (20, 1, 20), (21, 0, 21)])
+def test_the_end_in_a_line_of_an_epoch_counts_before_what_was_announced(said: int, first: int, ends: int) -> None:
+    """Unless that is one more: `Epoch 0/20` may be the first of 21."""
+    lines = [f"Epoch {epoch}/20 loss 0.5" for epoch in range(first, 12)]
+    assert totals(lines, total_epochs=said) == {ends}
+
+
+def totals(lines: list[str], total_epochs: int | None = None) -> set[int | None]:
+    """The ends that are told while these lines are printed, one each three seconds."""
+    printed, progress = Printed(), Progress(0.0, 0, announced=Announced(total_epochs=total_epochs))
+    found = set[int | None]()
+    for number, line in enumerate(lines):
+        for reading in printed.feed(f"{line}\n".encode(), 3.0 * number):
+            if progress.add(reading):
+                found.add(progress.learned.total_steps)
+    return found

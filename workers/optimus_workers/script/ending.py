@@ -64,11 +64,14 @@ _OF_THEIR_TIME = 0.5
 
 def step_at_end(progress: Progress, since_step: float) -> int | None:
     """The step that processes which ended well have made, `since_step` seconds after the last one that they told; None:
-    they told none. Of a script that tells each hundredth, that is the last one that it announced, if that is no further
-    away than the next one that it would tell, and there was time for it."""
+    they told none. Of a script that tells each hundredth, that is the last one that it announced, if that is before the
+    next one that it would tell, and there was time for it. Counted from 0, the last of 500 steps is 499."""
     step, every, pace = progress.step, progress.learned.told_every, progress.seconds_per_step
     total = progress.learned.total_steps
-    if step is None or every is None or pace is None or total is None or not step < total < step + every:
+    if step is None or every is None or pace is None or total is None:
+        return step
+    last = total - 1 if progress.learned.counts_from_zero else total
+    if not step < total or last >= step + every:
         return step
     return total if since_step >= _OF_THEIR_TIME * (total - step) * pace else step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from optimus_contract.limits import MAX_COUNT
@@ -24,6 +24,12 @@ class Counted:
     """How many of the steps are of the present epoch, where the count is of an epoch."""
     may_be_whole: bool = False
     """Nothing has shown yet whether the count is of an epoch, as it is taken for, or of the whole training."""
+    is_bare: bool = False
+    """Nothing has shown yet that it is of the training: files may have been counted before it."""
+    replaces: bool = False
+    """What was counted before was not of the training."""
+    went_on: bool = False
+    """The bar before, which named no epoch, was of a later one than it was taken for: the process went on there."""
 
 
 class _OtherBar(NamedTuple):
@@ -98,7 +104,9 @@ class EpochCounts:
         self._said_each = False
         """... and whether one of an epoch was."""
         self._is_alone = False
-        """The newest epoch was named on a line without a count."""
+        """The newest epoch was named on a line without a count ..."""
+        self._has_ended = False
+        """... with a figure, when the bar stood at its end: it had been that epoch's."""
         self._is_below = False
         """The bar is of an epoch: another one counts the epochs."""
         self._outer: int | None = None
@@ -111,10 +119,13 @@ class EpochCounts:
         """The first count was in the first epoch."""
         self._cut: tuple[int, int] | None = None
         """The epoch that is shorter than those before it, and what its bar says of its length."""
+        self._is_sure = False
+        """What is counted is of the training."""
 
-    def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False) -> None:
-        """An epoch was named, alone or beside a count."""
+    def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False, has_figure: bool = False) -> None:
+        """An epoch was named, alone or beside a count; with a figure, as at its end."""
         self._is_alone = is_alone
+        self._has_ended = is_alone and has_figure and self._total is not None and self._last == self._total
         is_first = self._epoch is None and self._counted_epoch is None
         if is_alone and is_first and self._total is not None and 0 < self._last < self._total and not self._is_below:
             self._is_whole = True  # an epoch was named in its midst; a bar that begins anew shows that this was wrong
@@ -131,11 +142,69 @@ class EpochCounts:
         if 0 <= count <= total and 1 <= total <= MAX_COUNT:
             self._outer, self._total_epochs, self._is_below, self._n_done = total, total, True, count
 
-    def count(self, count: int, total: int | None) -> Counted | None:
-        """A count, with its end if that was printed; None: it is of something else."""
+    def count(self, count: int, total: int | None, *, is_sure: bool = True) -> Counted | None:
+        """A count, with its end if that was printed; None: it is of something else. `is_sure`: it is of the training,
+        as what stands beside it says; one that begins anew is, too."""
         if not 0 <= count <= MAX_COUNT:
             return None
-        return self._open(count) if total is None else self._bar(count, total)
+        replaces = is_sure and self._was_of_other_things(count, total)
+        if replaces:
+            self.forget()
+        begins_anew = total is not None and total == self._total and count < self._last
+        self._is_sure = self._is_sure or is_sure or begins_anew or (total is not None and total == self._known)
+        counted = self._open(count) if total is None else self._bar(count, total)
+        if counted is None:
+            return None
+        corrects = counted.corrects or replaces
+        return replace(counted, is_bare=not self._is_sure, replaces=replaces, corrects=corrects)
+
+    def _was_of_other_things(self, count: int, total: int | None) -> bool:
+        """Whether a bar that nothing showed to be of the training is not what this count, which is, goes on with. An
+        outer bar of epochs stands at 0 when the first inner one comes."""
+        if self._is_sure or self._total is None or self._last == 0:
+            return False
+        return total != self._total and not (total is None and self._last < count <= self._total)
+
+    def forget(self) -> None:
+        """What was counted was not of the training."""
+        self._total = self._first = self._is_whole = self._said = self._each = self._counted_epoch = None
+        self._last = self._before = 0
+        self._said_each = self._is_below = False
+        self._outer, self._n_done, self._other = None, 0, None
+
+    def beside(self) -> EpochCounts:
+        """Of another count through the same epochs."""
+        found = EpochCounts(self.first_epoch, self._known)
+        found._epoch, found._total_epochs = self._epoch, self._total_epochs
+        return found
+
+    def confirm(self) -> None:
+        """A loss or an epoch was printed without a count: in the midst of a bar that is the training's."""
+        self._is_sure = self._is_sure or (self._total is not None and 0 < self._last < self._total)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a bar is followed that nothing has shown to be of the training."""
+        return not self._is_sure and self._total is not None
+
+    @property
+    def is_in_epoch(self) -> bool:
+        """Whether an epoch was named, so that bars are of the training."""
+        return self._epoch is not None or self._is_below
+
+    @property
+    def epoch(self) -> int | None:
+        """The newest that was named."""
+        return self._epoch
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the bar has not ended."""
+        return self._total is not None and self._last < self._total
+
+    def is_beside(self, total: int) -> bool:
+        """Whether a bar of so many comes after one that has ended, and that nothing has shown to be of the training."""
+        return self.is_unsure and self._last == self._total != total
 
     def _is_new_epoch(self) -> bool:
         return self._epoch is not None and self._counted_epoch is not None and self._epoch > self._counted_epoch
@@ -143,8 +212,11 @@ class EpochCounts:
     def _epochs_before(self) -> int:
         return 0 if self._epoch is None else max(0, self._epoch - (self.first_epoch or 0))
 
-    def _open(self, count: int) -> Counted:
+    def _open(self, count: int) -> Counted | None:
         """`step 30`: no end was printed."""
+        if self._total is not None:  # others have: `Best loss 0.3 at step 60` is of no other step
+            is_next = self._before == 0 and self._last < count <= self._total
+            return self._bar(count, self._total) if is_next else None
         if self._counted_epoch is None and self._known is not None and count < self._epochs_before() * self._known / 2:
             self._before = round(self._epochs_before() * self._known)  # a count of all steps would be further
             self._is_whole = False
@@ -192,10 +264,14 @@ class EpochCounts:
                 return self._counted(count, total)  # drawn once more: which of both it is shows later
             if self._last < count:
                 self._is_whole, self._before = True, 0  # it went on where it was
+        went_on = False
         if not self._is_whole or count < self._last:
             if count < self._last:
                 self._is_whole = False
                 self._before += total
+                ended = (self._epochs_before() + 1) * total if self._has_ended and not self._is_below else 0
+                went_on, self._before = ended > self._before, max(ended, self._before)
+                self._has_ended = False
             if self._is_below and (is_first or count < self._last):
                 self._before = max(self._before, self._n_done * total)
             if self._epoch is not None and (count >= self._last or self._is_new_epoch()):
@@ -203,7 +279,7 @@ class EpochCounts:
         self._last, self._counted_epoch = count, self._epoch
         if self._may_be_of_all_epochs(count, total, is_first=is_first):
             return Counted(count)  # those that follow show it
-        return self._counted(count, total)
+        return replace(self._counted(count, total), went_on=went_on)
 
     def _may_be_of_all_epochs(self, count: int, total: int, *, is_first: bool) -> bool:
         """`epoch 1/200 step 10/2000`: in the first epoch, no further than one of the whole training would be.

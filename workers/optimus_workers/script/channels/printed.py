@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import builtins
 import re
+from dataclasses import replace
 
 from optimus_contract.readings.reading import Reading
+from optimus_workers.script.channels.alone import Alone, Line
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
 from optimus_workers.script.channels.said import BEGINS, ENDS, NUMBER, WHOLE, Said, Tables, figures_of_json, whole
@@ -63,6 +65,20 @@ _RATE_OF_STEPS = re.compile(
     r"(?<![A-Za-z])(?:it|steps?|batch(?:es)?|iters?|updates?)/s|s/(?:it|step|batch|iter|update)\b"
 )
 _TRAINS = re.compile(r"train|epoch|step|iter|batch|updat|optimi[sz]|fit|\bloss\b|\bep\b", re.IGNORECASE)
+_PREPARES = re.compile(
+    r"\b(?:load|download|build|encod|tokeni[sz]|cach|prepar|preprocess|process|extract|read|comput|generat|convert|index"
+    r"|filter|scan|pars)\w*",
+    re.IGNORECASE,
+)
+"""Before the training: `Loading training images`, and not `Training on cached features`."""
+_RESUMES = re.compile(r"\b(?:resum|restor|continu|load)|\b(?:start|starting|begin|beginning)\b", re.IGNORECASE)
+"""`Resuming from epoch 3`."""
+_HEADS = re.compile(r"\W*(?:Epoch|EPOCH)\b")
+"""`Epoch 3`, and not `epoch: 30` of the settings."""
+_NAMED = re.compile(r"[A-Za-z]{3}")
+"""A bar with a description."""
+_TOKENIZER = re.compile(r"tokeni[sz]er|vocab", re.IGNORECASE)
+"""Fitted or trained before the model is."""
 _EVALUATES = re.compile(
     r"\b(?:val|valid|validat(?:e|ion|ing)|eval|evaluat(?:e|ion|ing)|test(?:ing|set)?|dev|predict(?:ion|ing)?|sanity)\b",
     re.IGNORECASE,
@@ -75,8 +91,12 @@ _LIGHTNING = re.compile(r"^ ?Epoch \d+/\d+ .*\d:\d\d • ")
 """Its bar names the last epoch, counted from 0: `Epoch 0/5 ━━━ 10/40 0:00:03 • 0:00:09 12.73it/s`."""
 _ENDED = re.compile(r"stopped: \W?max_steps=(\d{1,9})\W? reached")
 """What Lightning says at its end: "`Trainer.fit` stopped: `max_steps=160` reached."."""
-_FOR = re.compile(r"\bfor (\d{1,9}) (epochs|steps|iterations|iters)\b", re.IGNORECASE)
-"""`Starting training for 100 epochs`."""
+_FOR = re.compile(
+    r"\b(?:train(?:ing)?|run(?:ning)?|fit(?:ting)?)(?: (?:the )?model)? "
+    r"for (\d{1,9}) (epochs|steps|iterations|iters)\b",
+    re.IGNORECASE,
+)
+"""`Starting training for 100 epochs`, and not `Warming up for 5 epochs`."""
 _RANK = re.compile(r"^\[(?:rank)?\d+\]: ?")
 """Before each line of a process that PyTorch started."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -87,6 +107,30 @@ _FIGURE = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _EVALUATES_WORDS = ("val", "test", "dev", "predict", "sanity")
 _AT_WORDS = (" at ", " after ", " for ", " in ")
 """One of these, in small letters, is in each line that the expression matches: most lines are spared it."""
+
+
+WITH_COUNT = 2
+"""After so many counts with a loss beside them, those with nothing beside them do not count."""
+EPOCHS_WITHOUT = 2
+"""Of a training that draws a bar in each epoch, one may be told between two bars."""
+MOST_BESIDE = 8
+"""Bars of other lengths after one that may have been of the preparation ..."""
+MOST_BESIDE_READINGS = 1000
+"""... and what is kept of each."""
+
+
+class _Beside:
+    """A bar beside the one that is followed, until it is known which of both is the training's."""
+
+    def __init__(self, counts: EpochCounts) -> None:
+        self.counts = counts
+        self.readings: list[Reading] = []
+
+    def add(self, reading: Reading | None) -> None:
+        if reading is not None:
+            self.readings.append(replace(reading, is_bare=False))
+        if len(self.readings) > MOST_BESIDE_READINGS:
+            del self.readings[1::2]
 
 
 class Printed:
@@ -105,6 +149,15 @@ class Printed:
         self._skipped: bytes | None = None
         """The newest line, if it was not read."""
         self._counts = EpochCounts(first_epoch, steps_per_epoch)
+        self._alone = Alone()
+        self._beside: dict[int, _Beside] = {}
+        """Total → a bar that came after one which may have been of the preparation."""
+        self._headings: set[float] = set()
+        """Epochs that were named since the newest bar ..."""
+        self._told_epochs: set[float] = set()
+        """... and those of which a figure was told."""
+        self._late: list[Reading] = []
+        """What earlier lines say, as is known by the present one."""
         self._tables = Tables()
         self._follows_heading = False
         """The heading of an evaluation was printed, and no count since."""
@@ -204,7 +257,8 @@ class Printed:
             self.n_unread, self.unread = self.n_unread + 1, text.strip()[:MAX_CHARACTERS]
         elif not has_count:
             self.plain = text.strip()[:MAX_CHARACTERS] or self.plain
-        return [] if reading is None else [reading]
+        late, self._late = self._late, []
+        return late if reading is None else [*late, reading]
 
     def _is_of_an_error(self, text: str) -> bool:
         """Whether a line is of a traceback, or the error at its end: steps that it names were not made."""
@@ -243,9 +297,28 @@ class Printed:
         if self._search is not None:
             return self._by_patterns(self._search, line, at)
         said = self._said(line, text)
-        counted = self._counted(line, said)
+        counted = self._counted(line, said, at)
         self._leave_out_averages(said, counted)
-        return said.reading(at, counted, self._counts.first_epoch)
+        found = said.reading(at, counted, self._counts.first_epoch)
+        return replace(found, replaces=True) if found is not None and self._shows_other_things(said, counted) else found
+
+    def _shows_other_things(self, said: Said, counted: Counted | None) -> bool:
+        """Whether a line without a count shows that a bar, which has ended, was not of the training: epochs go on
+        without one. A loss or an epoch in the midst of a bar shows that it is."""
+        if counted is not None or (said.loss, said.epoch, said.metrics) == (None, None, None):
+            return False
+        if not self._counts.is_unsure:
+            return False
+        for counts in (self._counts, *(each.counts for each in self._beside.values())):
+            counts.confirm()
+        epoch = self._counts.epoch if said.epoch is None else said.epoch
+        if epoch is not None:
+            (self._headings if said.loss is None and not said.metrics else self._told_epochs).add(epoch)
+        if max(len(self._headings), len(self._told_epochs)) < EPOCHS_WITHOUT or not self._counts.is_unsure:
+            return False
+        self._counts.forget()
+        self._beside = {}
+        return True
 
     def _said(self, line: str, text: str) -> Said:
         """The figures of a line, by their names. `text`: the line with all its blanks."""
@@ -287,7 +360,7 @@ class Printed:
         if self._n_with_count > 2 * self._n_without:
             said.loss = None
 
-    def _counted(self, line: str, said: Said) -> Counted | None:
+    def _counted(self, line: str, said: Said, at: float) -> Counted | None:
         """How far the training is, if the line says that."""
         if "max_steps=" in line and (ended := _ENDED.search(line)):
             return Counted(int(ended[1]))
@@ -309,24 +382,79 @@ class Printed:
             said.total_epochs += 1
         if isinstance(said.epoch, int):
             is_alone = said.step is None and bar is None and not _BARE_BAR.search(line)
+            if is_alone and self._is_to_come(line, said, said.epoch, at):
+                said.epoch = None
+        if isinstance(said.epoch, int):
             total_epochs = None if said.total_epochs is None else int(said.total_epochs)
-            self._counts.names(said.epoch, total_epochs, is_alone=is_alone)
+            has_figure = said.loss is not None or bool(said.metrics)
+            for counts in (self._counts, *(each.counts for each in self._beside.values())):
+                counts.names(said.epoch, total_epochs, is_alone=is_alone, has_figure=has_figure)
         if said.step is not None:
+            if said.end is None and (said.loss, said.epoch, said.metrics) == (None, None, None):
+                return self._of_count_alone(line, said, said.step, at)
             return self._counts.count(said.step, said.end)
+        rate = "" if bar is None else bar[3]
+        if bar is None and not line.isascii() and (drawn := _DRAWN_BAR.search(line)):
+            bar, before = drawn, line[: drawn.start()]
+            if not _is_of_training(before, rate, said):
+                bar = None
+        elif bar is not None and not _is_of_training(before, rate, said):
+            return None
         if bar is not None:
-            return self._counts.count(whole(bar[1]), whole(bar[2])) if _is_of_training(before, bar[3], said) else None
-        if (
-            not line.isascii()
-            and (drawn := _DRAWN_BAR.search(line))
-            and _is_of_training(line[: drawn.start()], "", said)
-        ):
-            return self._counts.count(whole(drawn[1]), whole(drawn[2]))
+            return self._of_bar(whole(bar[1]), whole(bar[2]), before, said, at)
         if said.loss is None:
             return None if said.each is None else self._counts.settled(said.each)
         if "/" not in line:
             return None
         bare = [match for match in _BARE_BAR.finditer(line) if not said.is_epoch(whole(match[1]), whole(match[2]))]
         return self._counts.count(whole(bare[-1][1]), whole(bare[-1][2])) if bare else None
+
+    def _is_to_come(self, line: str, said: Said, epoch: int, at: float) -> bool:
+        """Whether an epoch that a line names is none that begins or ends: `epoch: 30` among the settings. One after the
+        first, in a process of which nothing is known yet, is seldom where it goes on from a checkpoint."""
+        if self._counts.first_epoch is not None or epoch <= 1 or _RESUMES.search(line) or _HEADS.match(line):
+            return False
+        if (said.total_epochs, said.loss, said.metrics) != (None, None, None):
+            return False
+        return self._alone.take(line, Line(epoch, None, said, at)) is None
+
+    def _of_count_alone(self, line: str, said: Said, count: int, at: float) -> Counted | None:
+        """A count without an end, a loss or an epoch: of the training if its words come again."""
+        before = self._alone.take(line, Line(count, self._counts.epoch, said, at))
+        if before is None or self._n_with_count >= WITH_COUNT:
+            return None
+        for each in before:
+            reading = each.said.reading(each.at, self._counts.count(each.number, None), self._counts.first_epoch)
+            self._late += [] if reading is None else [reading]
+        return self._counts.count(count, None)
+
+    def _of_bar(self, count: int, total: int, before: str, said: Said, at: float) -> Counted | None:
+        """A bar. One without a name and a loss may count files before the training: another one that begins anew, or
+        that losses are told in, shows that it did."""
+        self._headings, self._told_epochs = set(), set()
+        if said.loss is not None or said.epoch is not None or _NAMED.search(before):
+            outer = next((each for each in self._beside.values() if each.counts.is_under_way), None)
+            if outer is None or not self._counts.is_beside(total):
+                return self._counts.count(count, total)
+            return self._follow(outer, outer.counts.count(count, total))
+        if not self._counts.is_beside(total):
+            return self._counts.count(count, total, is_sure=self._counts.is_in_epoch)
+        beside = self._beside.setdefault(total, _Beside(self._counts.beside()))
+        counted = beside.counts.count(count, total, is_sure=False)
+        if counted is not None and not counted.is_bare:
+            return self._follow(beside, counted)
+        beside.add(said.reading(at, counted, self._counts.first_epoch))
+        if len(self._beside) > MOST_BESIDE:
+            del self._beside[next(iter(self._beside))]
+        return None
+
+    def _follow(self, beside: _Beside, counted: Counted | None) -> Counted | None:
+        """The bar that was followed was not of the training, and another one is, in which `counted` is."""
+        self._counts, self._late, self._beside = beside.counts, beside.readings, {}
+        if self._late:
+            self._late[0] = replace(self._late[0], replaces=True)
+            return counted
+        return None if counted is None else replace(counted, replaces=True)
 
     def _without_names(self, line: str, said: Said) -> None:
         """Counts that stand in brackets at the beginning: `[2, 4000] loss`, `[0/5][30/100] loss`, `[120] loss`."""
@@ -374,7 +502,11 @@ def _is_of_training(before: str, rate: str, said: Said) -> bool:
         return True
     if "/s" in rate and not _RATE_OF_STEPS.search(rate):
         return False
-    is_other = _EVALUATES.search(before) is not None or (
-        re.search(r"[A-Za-z]{3}", before) is not None and not _TRAINS.search(before)
-    )
-    return not is_other
+    if _EVALUATES.search(before) is not None:
+        return False
+    if not _NAMED.search(before):
+        return True
+    trains, prepares = _TRAINS.search(before), _PREPARES.search(before)
+    if trains is None or _TOKENIZER.search(before):
+        return False
+    return prepares is None or said.epoch is not None or trains.start() < prepares.start()

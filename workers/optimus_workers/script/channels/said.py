@@ -20,7 +20,9 @@ WHOLE = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])|\d{1,15}"
 BEGINS, ENDS = r"(?<![\d/.,-])(?<![\d.][eE])(?<![\d.][eE][-+])", r"(?![\d/,.-]|[eE][-+]?\d)"
 """Where a count that stands by itself begins and ends: not in the middle of `1e30`, or of a date."""
 _ALONE = re.compile(NUMBER, re.IGNORECASE)
-_PLURAL = re.compile(r"(?<!num)(?:^| )(?:steps|iters|iterations|updates|epochs)$")
+_PLURAL = re.compile(r"(?:^| )(?:steps|iters|iterations|updates|epochs)$")
+_ALL_STEPS = frozenset({"num iters", "num iterations", "n iters", "n iterations"})
+"""Settings that tell the end. `num_steps` may be of each rollout, or of a sequence."""
 MAX_JSON_FIGURES = 100
 
 
@@ -93,6 +95,10 @@ class Said:
     _is_plain_loss: bool = False
     _plural: dict[str, tuple[float, str | None]] | None = None
     """Counts of `steps` or `epochs` without an end: a setting, unless a loss comes with them."""
+    _setting: float | None = None
+    """A number of all steps, if no loss comes with it."""
+    _is_whole_step: bool = False
+    """`step` is written as a whole number: `"update": 0.0` of fairseq counts parts of epochs."""
 
     def add(self, name: str, text: str, total: str | None, *, is_alone: bool = True) -> None:
         """One `name value` or `name value/total` of a line; of a table if it is not alone."""
@@ -109,11 +115,12 @@ class Said:
                 self._figure(name, value)
             case Meaning.STEP | Meaning.EPOCH as kind if is_alone and total is None and _PLURAL.search(name):
                 self._plural = {**(self._plural or {}), kind.name: (value, text)}
+                self._setting = value if name in _ALL_STEPS else self._setting
             case Meaning.STEP:
-                self._count(value, total)
+                self._count(value, text, total)
                 self.is_called_step = True
             case Meaning.BATCH if total is not None:
-                self._count(value, total)
+                self._count(value, text, total)
             case Meaning.BATCH if text.isdigit() and len(text) < 16:
                 self.batch = int(text)
             case Meaning.EPOCH:
@@ -137,11 +144,13 @@ class Said:
                     self.all_epochs = _count_of(value)
                 else:
                     self._in_epoch(value, text or "", None)
-            elif self.step is None and self.loss is not None:
-                self._count(value, None)
+            elif self.loss is not None:
+                self._count(value, text or "", None)
             elif self.epoch is not None:
                 self.each = _count_of(value)
-        self._plural = None
+        if self._setting is not None and (self.loss, self.step, self.epoch) == (None, None, None):
+            self.all_steps = _count_of(self._setting) or self.all_steps
+        self._plural = self._setting = None
 
     def make_evaluation(self) -> None:
         """The line is of an evaluation, as an earlier line says."""
@@ -164,13 +173,17 @@ class Said:
         self.metrics = {**(self.metrics or {}), name.replace(" ", "_"): value}
 
     def _in_epoch(self, value: float, text: str, total: str | None) -> None:
+        if self.epoch not in (None, value):
+            return  # `Epoch 7/10 loss 0.5 (best 0.3 at epoch 6)`
         if 0 <= value <= MAX_COUNT:
             self.epoch = int(text) if text.isdigit() else value
         self.total_epochs = float(whole(total)) if total else self.total_epochs
 
-    def _count(self, value: float, total: str | None) -> None:
+    def _count(self, value: float, text: str, total: str | None) -> None:
+        if self._is_whole_step:
+            return  # `step 80/100 loss 0.4 | best 0.3 at step 60`
         if value == int(value) if abs(value) <= MAX_COUNT else False:
-            self.step = int(value)
+            self.step, self._is_whole_step = int(value), text.isdigit()
             self.end = whole(total) if total else self.end
 
     def is_epoch(self, count: int, total: int) -> bool:
@@ -200,6 +213,9 @@ class Said:
             steps_per_epoch=None if counted is None else counted.steps_per_epoch,
             steps_into_epoch=None if counted is None else counted.steps_into_epoch,
             may_be_whole=counted is not None and counted.may_be_whole and self.is_called_step,
+            is_bare=counted is not None and counted.is_bare,
+            replaces=counted is not None and counted.replaces,
+            went_on=counted is not None and counted.went_on,
             corrects=counted is not None and counted.corrects,
             announced=self.announced,
             first_epoch=first_epoch,
