@@ -23,7 +23,7 @@ start while it reports, after its newest loss when it is silent."""
 SET_BACK_SECONDS = 180.0
 """A reading that is so much older than the last was made after somebody had set the machine's clock back. What is
 logged to files comes up to two minutes late."""
-BARE_SECONDS = 60.0
+BARE_SECONDS = 20.0
 """A bar that nothing shows to be of the training counts if it still moves after so long."""
 TOLD_WITHOUT = 2
 """After so many steps of another channel while such a bar stands still, it is not of the training."""

@@ -205,9 +205,9 @@ def read(lines: list[tuple[float, str]]) -> tuple[Progress, list[Advance]]:
     return progress, found
 
 
-def test_one_bar_with_nothing_is_the_training_if_it_moves_for_a_minute_or_nothing_else_comes() -> None:
+def test_one_bar_with_nothing_is_the_training_if_it_moves_for_20_s_or_nothing_else_comes() -> None:
     lines = [(1.0 * count, f" 20%|##   | {count}/150 [00:02<00:08,  1.0it/s]") for count in range(10, 151, 10)]
-    for n_lines, step in [(6, None), (7, 70), (15, 150)]:
+    for n_lines, step in [(2, None), (3, 30), (15, 150)]:
         progress, found = read(lines[:n_lines])
         assert progress.step == step
         found += progress.settle()
@@ -215,7 +215,7 @@ def test_one_bar_with_nothing_is_the_training_if_it_moves_for_a_minute_or_nothin
         assert progress.learned.total_steps == 150
 
 
-def test_a_preparation_longer_than_a_minute_is_given_up_when_losses_come() -> None:
+def test_a_preparation_longer_than_20_s_is_given_up_when_losses_come() -> None:
     lines = [(10.0 * count, f" 20%|##   | {count}/20 [00:02<00:08,  0.1it/s]") for count in range(21)]
     progress, found = read([*lines, *((300.0 + step, f"step {step}/90 loss 0.5") for step in range(5, 91, 5))])
     assert (found[-1].step, found[-1].loss, progress.learned.total_steps) == (90, 0.5, 90)
