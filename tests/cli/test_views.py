@@ -740,6 +740,10 @@ def test_nodes() -> None:
             {"loss_decrease": {"below": 0.01, "patience_epochs": 2}, "max_epochs": 12.0},
             "the loss falls by less than 1 % per epoch (2 epochs in a row), or 12 epochs are done",
         ),
+        (
+            {"max_epochs": 0.5, "max_steps": 100_000_000, "max_seconds": 3600.1},
+            "0.5 epochs are done, or 100 000 000 steps are done, or 3 600.1 seconds are done",
+        ),
     ],
 )
 def test_convergence_rules_read_as_sentences(rule: dict[str, Any], sentence: str) -> None:

@@ -251,7 +251,7 @@ def convergence(rule: dict[str, Any]) -> str:
     if rule.get("max_cost") is not None:
         conditions.append(f"it has cost {rule['max_cost']:g}")
     conditions += [
-        f"{wording.count(rule[name])} {unit} are done"
+        f"{wording.exact(rule[name])} {unit} are done"
         for name, unit in (("max_epochs", "epochs"), ("max_steps", "steps"), ("max_seconds", "seconds"))
         if rule.get(name) is not None
     ]

@@ -115,6 +115,11 @@ def count(value: float | None, decimals: int = 0) -> str:
     return f"{round(value, decimals):,.{decimals}f}".replace(",", " ")
 
 
+def exact(value: float) -> str:
+    """What somebody has set, with the fraction that it may have: 12 345, 0.5."""
+    return f"{value:,.15g}".replace(",", " ")  # as many digits as any such number keeps
+
+
 def _end(value: float | None, finer: int) -> str:
     """One end of an interval of steps."""
     return NOT_KNOWN if value is None or not math.isfinite(value) else count(value, finer)

@@ -305,8 +305,10 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
     elif code == 0 and unseen:
         meaning = "it was let go, or ended by itself"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
-        meaning = "it ended the job, as the job's own code failed in a worker"
-    if unseen and code in _STOPPED:
+        ended = "the job" if job is None or job.attempt == record.attempt else "this try"
+        meaning = f"it ended {ended}, as the job's own code failed in a worker"
+    was_stopped_here = record.unwanted_since is not None or (job is not None and job.directive is Directive.CANCEL)
+    if unseen and code in _STOPPED and not was_stopped_here:
         meaning = "it was stopped or killed, and not by Optimus"
     if code == HUNG and not is_failure(code, record.unwanted_since):
         meaning += ", after it was asked to leave: that is not counted among its hangs"

@@ -585,10 +585,27 @@ def test_an_error_that_no_retry_comes_in_time_after_says_so(api: Api, ended_afte
     api.as_task("POST", job_id, "result", json=result)
     job = api.repository.jobs.get(job_id)
     assert job.state is JobState.FAILED
-    if ended_after == 80.0:
-        assert job.finished_at == pytest.approx(started + 80.0)
+    assert (job.finished_at or 0.0) - started == pytest.approx(ended_after)
     sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
     assert any("It is not tried again: its limit of time" in each for each in sentences), sentences
+
+
+def test_an_error_while_the_service_was_away_was_then_and_its_retry_waits_from_now_on(api: Api) -> None:
+    job_id = api.submit()
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample()))
+    started = api.repository.jobs.get(job_id).started_at
+    assert started is not None
+    api.surroundings.clock.now = started + 200.0
+    result = {"outcome": "failed", "step": 10, "error": "ValueError: no images", "seconds_ago": 170.0}
+    api.as_task("POST", job_id, "result", json=result)
+    job = api.repository.jobs.get(job_id)
+    assert (job.state, job.retry_at) == (JobState.PAUSED, started + 230.0)
+    (ended_at,) = (each.ended_at for each in api.repository.memberships.of_job(job_id))
+    (scheduled,) = (each for each in api.repository.events.page(job_id).items if each.type == "RetryScheduled")
+    assert ended_at == scheduled.at
+    assert scheduled.at - started == pytest.approx(30.0)
+    assert scheduled.data["retry_at"] == started + 230.0
 
 
 def test_a_failure_says_why(api: Api, job_id: str) -> None:

@@ -227,6 +227,21 @@ def test_no_retry_is_waited_for_that_comes_after_the_limit_of_time(
     assert (world.events("job-1", "NotRetried") == []) == is_retried
 
 
+def test_a_coordinator_whose_job_is_tried_again_is_told_to_have_ended_the_try(world: World) -> None:
+    trained(world, retries=1)
+    for incarnation, what in enumerate(("this try", "the job")):
+        fail(world)
+        world.round("task exited")
+        why = f"it ended {what}, as the job's own code failed in a worker"
+        assert f"job-1-coordinator-0-{incarnation} exited with 3: {why}." in [
+            event.message for event in world.repository.events.page("job-1").items
+        ]
+        world.clock.now += 60.0
+        world.round()
+        world.train(10)
+    assert job_of(world).state is JobState.FAILED
+
+
 def test_the_room_of_a_waiting_job_is_free(world: World) -> None:
     trained(world, workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})
     world.submit("job-2", workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})

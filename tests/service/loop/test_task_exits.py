@@ -9,7 +9,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
+from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
 from optimus_service.clusters.stop_all import stop_all_tasks
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG, is_failure
@@ -220,6 +220,26 @@ def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> 
     why = "it was stopped or killed, and not by Optimus"
     assert worker.message == f"{WORKER.name} exited with 137 while the service was away: {why}."
     assert server.message == f"{SERVER.name} exited with 137: it was killed."
+
+
+@pytest.mark.parametrize("has_round_come", [True, False])
+def test_a_task_that_a_cancelled_job_had_stopped_unseen_is_not_told_as_killed_by_others(
+    world: World, has_round_come: bool
+) -> None:
+    world.submit()
+    world.round()
+    world.repository.jobs.advance("job-1", CancelRequested(has_tasks=True), world.clock())
+    if has_round_come:
+        world.round("cancel")
+    world.cluster.exit(WORKER, 143)
+    world = world.restarted()
+    world.round()
+    (told,) = (
+        each.message
+        for each in world.repository.events.page("job-1").items
+        if each.type == "TaskExited" and WORKER.name in each.message
+    )
+    assert told == f"{WORKER.name} exited with 143 while the service was away: it was stopped."
 
 
 @pytest.mark.parametrize("has_ended", [True, False])

@@ -1344,6 +1344,46 @@ def test_what_a_change_bought_is_without_the_time_in_which_all_tasks_were_stoppe
     assert f"its training stood still for 30 s in all, {BY}." in said
 
 
+@pytest.mark.parametrize(
+    ("waited", "knows"),
+    [
+        (30.0, "last step"),  # a retry
+        (300.0, "last step"),
+        (300.0, "end"),  # no sample says when the last step was made
+        (7200.0, "last step"),  # a resumption of a job that had ended
+        (7200.0, "both"),  # its end was told late, as the service was away
+    ],
+)
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.FAILED])
+def test_what_a_change_bought_is_without_the_wait_after_an_error_or_an_end(
+    waited: float, knows: str, state: JobState
+) -> None:
+    back = 120.0 + waited
+    way = ("start", 10.0, 0, 1), ("rescale", 20.0, 100, 2), ("resume", back, 2000, 2)
+    memberships = [
+        a_membership(
+            epoch=epoch,
+            generation=epoch,
+            cause=cause,
+            at=at,
+            step=step,
+            workers=("w-0", "w-1")[:n],
+            servers=(),
+            pause_seconds=0.0 if cause == "rescale" else None,
+            lost_steps=100 if cause == "resume" else 0,
+            ended_at={"last step": None, "end": 120.0, "both": back - 1.0}[knows] if epoch == 2 else None,
+        )
+        for epoch, (cause, at, step, n) in enumerate(way, 1)
+    ]
+    finished_at = back + 100.0 if state.is_final else None
+    record = a_record(state=state, started_at=10.0, finished_at=finished_at, step=3000, step_at=back + 100.0)
+    record = replace(record, running=Allocation(2, 0))
+    last_steps = {1: LastStep(20.0), 3: LastStep(back + 100.0)} | ({} if knows == "end" else {2: LastStep(118.0, 2.0)})
+    now = back + 110.0
+    said = explanation_of(Case(job=record, decision=None, now=now, memberships=memberships, last_steps=last_steps))
+    assert "it made 20 steps per second instead of 10, which saved 100 s." in " ".join(said.sentences)
+
+
 def test_a_job_whose_steps_had_stayed_away_before_it_was_cancelled_is_not_told_to_have_trained_on() -> None:
     ended = a_record(state=JobState.CANCELLED, finished_at=130.0)
     silence = "no step came for 46 s, where one took 0.065 s"

@@ -113,6 +113,43 @@ def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJo
     assert (job.step, job.epoch, job.loss) == (91, 0.25, 2.75)
 
 
+@pytest.mark.parametrize("cause", ["resume", "coordinator_restart"])
+@pytest.mark.parametrize(
+    ("began", "told", "lost", "step"),
+    [
+        (90, 92, 0, 92),  # it goes on where it was
+        (80, 82, 10, 82),  # from a checkpoint
+        (80, 95, 10, 95),  # likewise, and is further than before already
+    ],
+)
+def test_steps_that_a_new_membership_told_before_its_report_are_not_lost(
+    repository: Repository, make_job: MakeJob, cause: str, began: int, told: int, lost: int, step: int
+) -> None:
+    make_job()
+    repository.memberships.report("job-1", a_membership(epoch=1))
+    add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
+    repository.memberships.report("job-1", a_membership(epoch=2, step=70, cause="server_lost", lost_steps=30))
+    add_samples(repository, "job-1", [a_sample(membership_epoch=2, step=90)], 2.0)
+    add_samples(repository, "job-1", [a_sample(membership_epoch=3, step=told)], 3.0)
+    repository.memberships.report("job-1", a_membership(epoch=3, step=began, cause=cause))
+    assert repository.memberships.of_job("job-1")[-1].lost_steps == lost
+    event, *_ = repository.events.page("job-1").items
+    assert ("lost" in event.message) == bool(lost)
+    assert repository.jobs.get("job-1").step == step
+
+
+def test_steps_before_a_membership_that_told_none_are_lost_with_the_next_one(
+    repository: Repository, make_job: MakeJob
+) -> None:
+    make_job()
+    repository.memberships.report("job-1", a_membership(epoch=1))
+    add_samples(repository, "job-1", [a_sample(step=90)], 1.0)
+    repository.memberships.report("job-1", a_membership(epoch=2, step=90, cause="resume"))
+    add_samples(repository, "job-1", [a_sample(membership_epoch=3, step=81)], 2.0)
+    repository.memberships.report("job-1", a_membership(epoch=3, step=80, cause="resume"))
+    assert [each.lost_steps for each in repository.memberships.of_job("job-1")] == [0, 0, 10]
+
+
 def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.memberships.report("job-1", a_membership(epoch=1))

@@ -32,7 +32,7 @@ from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
 from optimus_service.observe.spec import began_at, begins_anew
-from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples, time_is_over_at
+from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
@@ -284,14 +284,9 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
             event = replace(event, final_loss=before.loss)
         now = services.clock()
         ended_at = _within_its_life(before, now - seconds_ago, now)
-        backoff = services.settings.scheduling.retry_backoff
-        is_retried = before.retries < before.asked.retries
-        is_retried &= backoff.is_in_time(before.retries + 1, ended_at, time_is_over_at(before.asked, before.started_at))
-        is_over = event.outcome is Outcome.SUCCEEDED or event.permanent or not is_retried
-        at = ended_at if is_over else now  # it may wait for its retry from now on
-        job = tx.jobs.advance(job_id, event, at)
+        job = tx.jobs.advance(job_id, event, ended_at, told_at=now)
         if not had_ended and (noted := _noted_at_end(job, event)) is not None:
-            tx.events.add(job_id, *noted, {"step": event.step}, at)
+            tx.events.add(job_id, *noted, {"step": event.step}, ended_at)
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.long_polls.notify(job_id, job.generation)

@@ -114,12 +114,23 @@ def _training(case: Case, numbers: Iterable[int]) -> _Training:
         if number + 1 < len(case.memberships):
             after = case.memberships[number + 1]
             n_steps += max(after.step + after.lost_steps - began.step, 0)
-            seconds += max(after.at - (_stood_still(case, number + 1) or 0.0) - began.at, 0.0)
+            seconds += max(_trained_until(case, number) - began.at, 0.0)
         elif case.job.step_at is not None:
             ended = case.job.step_at if case.job.finished_at is None else case.job.finished_at
             n_steps += max(case.job.step - began.step, 0)
             seconds += max(min(case.job.step_at, ended) - began.at, 0.0)  # of a service that was away steps come late
     return _Training(n_steps, seconds)
+
+
+def _trained_until(case: Case, number: int) -> float:
+    """When a membership that is not the newest, by number, made its last step, as far as that is known. Where the next
+    one does not tell for how long no step was made, as after an error or an end: by its last step that was told."""
+    membership, after = case.memberships[number], case.memberships[number + 1]
+    until = membership.until(after.at - (after.pause_seconds or 0.0))
+    last = case.last_steps.get(membership.epoch)
+    if after.pause_seconds is not None or last is None:
+        return until
+    return min(until, last.at + last.report_seconds)
 
 
 def _stood_still(case: Case, number: int) -> float | None:

@@ -259,8 +259,11 @@ class Jobs(Subject):
             waiting = (JobState.QUEUED.value, JobState.PAUSED.value)
             return session.scalar(select(func.count()).where(is_one, JobRow.state.in_(waiting))) or 0
 
-    def advance(self, job_id: str, event: Event, now: float) -> JobRecord:
+    def advance(self, job_id: str, event: Event, now: float, *, told_at: float | None = None) -> JobRecord:
         """Apply `optimus_scheduler.lifecycle.advance` and carry out its effects.
+
+        `told_at`: when this was told, where that is after it happened, as the service was away: a retry waits from
+        then on.
 
         Persists the status, start and end times, the result and the emitted events. A changed directive is a new
         wanted generation, so that a coordinator that waits for one hears of it at once.
@@ -271,7 +274,7 @@ class Jobs(Subject):
         """
         with self._write() as session:
             row = locked(session, job_id)
-            transitions.advance_row(session, row, event, now, self._backoff)
+            transitions.advance_row(session, row, event, now, self._backoff, told_at)
             session.flush()
             return record(row)
 

@@ -84,7 +84,7 @@ class Memberships(Subject):
             if report.cause in ("resume", "coordinator_restart"):
                 # Where nobody had the state in memory, steps beyond the checkpoint are lost, and only the service knows
                 # all of them.
-                report = replace(report, lost_steps=max(report.lost_steps, row.step - report.step))
+                report = replace(report, lost_steps=max(report.lost_steps, _made(session, row, report) - report.step))
             if report.cause == "coordinator_restart" and report.pause_seconds is None:
                 report = replace(report, pause_seconds=_stood_still(session, row, report))
             if report.cause == "rescale" and _is_replacement(session, row, report):
@@ -213,6 +213,20 @@ class Memberships(Subject):
             for row in rows:
                 memberships.setdefault(row.job_id, []).append(record(row))
             return jobs, memberships
+
+
+def _made(session: Session, row: JobRow, report: MembershipRecord) -> int:
+    """The steps that the job had made when this membership began, those that were rolled back not counted."""
+    if not _newest_step(session, report):
+        return row.step
+    # Samples of the new epoch came before its report, and `row.step` may be theirs.
+    earlier = MembershipRow.job_id == report.job_id, MembershipRow.epoch < report.epoch
+    rolled_back = select(func.max(MembershipRow.epoch)).where(*earlier, MembershipRow.lost_steps > 0)
+    since = session.scalar(rolled_back) or 0
+    began = session.scalar(select(func.max(MembershipRow.step)).where(*earlier, MembershipRow.epoch >= since)) or 0
+    epochs = SampleBlockRow.membership_epoch >= since, SampleBlockRow.membership_epoch < report.epoch
+    told = select(func.max(SampleBlockRow.max_step)).where(SampleBlockRow.job_id == report.job_id, *epochs)
+    return max(began, session.scalar(told) or 0)
 
 
 def _stood_still(session: Session, row: JobRow, report: MembershipRecord) -> float | None:

@@ -33,9 +33,12 @@ from optimus_service.store.rounds import history
 RETRY_SCHEDULED = "RetryScheduled"
 
 
-def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff) -> None:
+def advance_row(
+    session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff, told_at: float | None = None
+) -> None:
     """The same for a row that is locked."""
-    before = _status(row, now, backoff)
+    told_at = now if told_at is None else told_at
+    before = _status(row, told_at, backoff)
     try:
         after, effects = lifecycle.advance(before, event)
     except InvalidTransition as refusal:
@@ -47,7 +50,10 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         _set_owner_paused(row, after.owner_paused, now)
     row.paused_by = after.paused_by
     for effect in effects:
-        _carry_out(session, row, effect, now, backoff)
+        if isinstance(effect, ScheduleRetry):
+            _schedule_retry(session, row, effect, now, told_at, backoff)
+        else:
+            _carry_out(session, row, effect, now)
     if after.state is not before.state:
         ended.note(session, row.project, before.state, after.state)
         if before.state is JobState.RUNNING:
@@ -86,7 +92,7 @@ def _status(row: JobRow, now: float, backoff: Backoff) -> JobStatus:
     )
 
 
-def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: float, backoff: Backoff) -> None:
+def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: float) -> None:
     match effect:
         case EmitEvent(type=event_type, message=message):
             history.add_event(session, row.id, event_type, message, {}, now)
@@ -99,8 +105,6 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             if result.step > row.step and result.final_loss is not None:  # its last samples did not come
                 row.loss, row.loss_kind = split_float(result.final_loss)
             row.step = max(row.step, result.step)
-        case ScheduleRetry():
-            _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen(error=error):
             charge(row, now)  # since its end it has not waited
             if (
@@ -116,8 +120,12 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             session.execute(delete(PredictionRow).where(PredictionRow.job_id == row.id))
 
 
-def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
-    row.retry_at, row.last_error, row.formed_at = now + seconds, retry.error, None
+def _schedule_retry(
+    session: Session, row: JobRow, retry: ScheduleRetry, now: float, told_at: float, backoff: Backoff
+) -> None:
+    """`now`: when the error was; the wait is from when it was told."""
+    seconds = backoff.seconds(retry.number)
+    row.retry_at, row.last_error, row.formed_at = told_at + seconds, retry.error, None
     _want_nothing(row, now)
     message = retry_words(seconds, retry.number, retry.most, retry.error)
     data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}
