@@ -787,8 +787,16 @@ def test_a_script_says_whether_its_size_can_change() -> None:
         "what it prints; its size stays until it is known to resume (--resumes)"
     )
     assert "so its size can change" in render_job.learned_from(profile, {"workers": several, "resumes": True})
-    does_not: Any = {**profile, "resumes": False}
-    assert "does not resume" in render_job.learned_from(does_not, {"workers": several, "resumes": True})
+    began_anew: Any = {**profile, "resumes": False}
+    assert render_job.learned_from(began_anew, {"workers": several}) == (
+        "what it prints; it began anew when it was started again, so its size stays"
+    )
+    assert render_job.learned_from(began_anew, {"workers": several, "resumes": True}) == (
+        "what it prints; it is said to resume (--resumes), so its size can change, but it began anew when it was "
+        "started again"
+    )
+    resumes: Any = {**profile, "resumes": True}
+    assert "so its size stays" in render_job.learned_from(resumes, {"workers": several, "resumes": False})
 
 
 def test_tables_of_explanations_fit_into_80_columns() -> None:

@@ -171,15 +171,23 @@ def learned_from(profile: JobProfile, spec: dict[str, Any]) -> str:
         return way
     if (fixed := profile.get("fixed_workers")) is not None:
         return f"{way}; it counts its steps by its number of processes, so its size stays (workers: {fixed})"
-    resumes = profile.get("resumes")
-    size = {
-        True: "it resumes from its checkpoint, so its size can change",
-        False: "it does not resume, so its size stays",
-        None: "it is said to resume (--resumes), so its size can change"
-        if spec.get("resumes")
-        else "its size stays until it is known to resume (--resumes)",
-    }[resumes]
-    return f"{way}; {size}"
+    return f"{way}; {_on_resuming(profile.get('resumes'), spec.get('resumes'))}"
+
+
+def _on_resuming(seen: bool | None, said: bool | None) -> str:
+    """Whether a script goes on from its checkpoint, and so may have another size: its owner's word goes first.
+
+    `seen`: False of one that began anew; it may have had no checkpoint yet.
+    """
+    anew = "it began anew when it was started again"
+    if said is False:
+        return "it is said not to resume (resumes: false), so its size stays"
+    if seen:
+        return "it resumes from its checkpoint, so its size can change"
+    if said:
+        words = "it is said to resume (--resumes), so its size can change"
+        return words if seen is None else f"{words}, but {anew}"
+    return "its size stays until it is known to resume (--resumes)" if seen is None else f"{anew}, so its size stays"
 
 
 def retries(job: Job, now: datetime) -> Text:

@@ -59,6 +59,7 @@ class Learned:
     total_steps: int | None = None
     steps_per_epoch: float | None = None
     resumes: bool | None = None
+    """False: it began anew when it was started again, and has not gone on since; it may have had no checkpoint yet."""
     total_workers: int | None = None
     """The workers of the processes that reported `total_steps`."""
     fixed_workers: int | None = None
@@ -333,13 +334,14 @@ class Progress:
     def _begins_misplaced(self, reading: Reading, step: int | None) -> bool:
         """Whether this reading, before the first step, shows that the processes went on from the wrong step."""
         known, total, workers = self._known_total, self._total, self.learned.total_workers
-        if self.step is not None or self._weight is not None or not self._version or self.learned.resumes is False:
+        if self.step is not None or self._weight is not None or not self._version:
             return False
         if known is None or total is None or workers in (None, self._n_workers):
             return False
         if abs(total - known) <= NEAR * known:
             return False  # a batch that the processes do not divide evenly makes a few steps more or less
-        if reading.channel is not Channel.KUBEFLOW:  # its one speaker, transformers, always resumes at its last step
+        # The one speaker of Kubeflow's protocol, transformers, resumes at its last step if it resumes.
+        if reading.channel is not Channel.KUBEFLOW or self.learned.resumes is False:
             if step is None or reading.step is None:
                 return False
             distance = abs(reading.step - self._version)
@@ -477,8 +479,13 @@ class Progress:
         began = self.learned.began_at or 0
         if before == began > 0:
             return  # from the checkpoint that they began from: they may not have written one yet
-        if self.learned.resumes is None and self._version - began >= 10:
-            self._learn(resumes=before - began >= (self._version - began) // 2)
+        if self._version - began < 10:
+            return
+        # They may have begun anew before the first checkpoint: who goes on later shows that there are some.
+        if before - began >= (self._version - began) // 2:
+            self._learn(resumes=True)
+        elif self.learned.resumes is None:
+            self._learn(resumes=False)
 
     def _learn_from(self, reading: Reading, step: int) -> None:
         is_weak = self._weight is not None

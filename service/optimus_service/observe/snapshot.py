@@ -41,7 +41,15 @@ from optimus_service.observe.histories import KEPT_AFTER, Histories, basis_of, b
 from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import END_NOT_TOLD, end_of_silent, last_heard, not_told
-from optimus_service.observe.spec import UnreadableSpecification, began_at, begins_anew, readable_spec, spec_of
+from optimus_service.observe.spec import (
+    UnreadableSpecification,
+    began_at,
+    begins_anew,
+    most_steps,
+    readable_spec,
+    spec_of,
+)
+from optimus_service.observe.standstills import is_replaced
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
@@ -289,6 +297,8 @@ class Observer:
         nodes: Nodes,
         now: float,
     ) -> Job:
+        if _begins_anew_in_others(record, memberships, wanted):
+            record = replace(record, step=began_at(record))
         spec = spec_of(record)
         allocation = record.running if spec.tracked else wanted.allocation
         return job_of(
@@ -311,6 +321,14 @@ class Observer:
             attained_share_seconds=attained_share_seconds(memberships, spec, nodes.capacity, now),
             boundary=None if self._finished_runs is None else self._finished_runs.boundary_of(spec, nodes),
         )
+
+
+def _begins_anew_in_others(record: JobRecord, memberships: Sequence[MembershipRecord], wanted: WantedRecord) -> bool:
+    """Whether the processes of a script that keeps no checkpoint are gone, and others take their place: all its steps
+    are made again. One that has reached a limit with them is ended by it."""
+    trains = record.state is JobState.RUNNING and record.directive is Directive.RUN and record.running == record.wanted
+    is_replacing = trains and begins_anew(record) and is_replaced(memberships, wanted.tasks)
+    return is_replacing and record.step < most_steps(record)
 
 
 def stragglers(

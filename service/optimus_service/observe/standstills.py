@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.time_left import SOONEST_LATE_SECONDS
-from optimus_scheduler.model import Directive, JobState
+from optimus_scheduler.model import Directive, JobState, PlacedTask
 from optimus_scheduler.model.format import lasted, time_words
 from optimus_service.observe.spec import has_made_all, silent_since, stepped_at
 from optimus_service.store.records import (
@@ -349,7 +349,7 @@ def _last(newest: Sequence[SampleRecord]) -> SampleRecord:
     return max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
 
 
-def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskRecord]) -> bool:
+def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskRecord | PlacedTask]) -> bool:
     """Whether a task was started that does not take part yet, in place of one that is gone."""
     if not memberships:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -11,11 +12,14 @@ from tests.service.loop.loop_world import World
 from tests.service.loop.test_task_exits import crash, newest
 from tests.service.store.store_builders import a_membership, a_sample, add_samples
 
+from optimus_contract import answers
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
-from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
+from optimus_service.insight.jobs.progress import JobProgress, progress_of
 from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, standstills
-from optimus_service.store.records import ExpectedTimesRecord, JobRecord
+from optimus_service.store.records import DecisionRecord, ExpectedTimesRecord, JobRecord
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -244,3 +248,49 @@ def test_of_a_job_that_is_killed_at_one_step_again_no_end_is_told_before_it_has_
     paused = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
     still = standstills(world.repository, paused, {}, world.clock(), 0.0)
     assert ("job-1" in still) == (not second), "also once it has lost its tasks"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("resumes", [False, True], ids=["begins anew", "keeps checkpoints"])
+@pytest.mark.parametrize("code", [137, 5], ids=["killed", "hung"])
+@pytest.mark.parametrize("left", [0, 1], ids=["after its last step", "before it"])
+def test_a_script_whose_worker_is_replaced_is_not_finishing(world: World, resumes: bool, code: int, left: int) -> None:
+    """It was killed, or hung, while it saved after its last step: it was told as finishing, at 100 %."""
+    world.steps_per_epoch = None
+    script: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
+    script |= {"workers": {"min": 1, "max": 1}, "servers": {"min": 0, "max": 0}, "resumes": resumes}
+    world.submit(**script, convergence={})
+    world.round()
+    world.train(40)
+    step = world.repository.jobs.get("job-1").step
+    total = step + left
+    world.repository.jobs.put_profile("job-1", {"total_steps": total, "resumes": resumes})
+    world.round()
+
+    def told() -> tuple[JobProgress, DecisionRecord, str]:
+        (job,) = world.repository.jobs.active()
+        decision, now = world.repository.rounds.latest_decisions(["job-1"])["job-1"], world.clock()
+        still = standstills(world.repository, [job], {}, now, 0.0)
+        case = Case(job=job, decision=decision, now=now, still=still)
+        return progress_of(job, decision, now, None, still), decision, " ".join(explanation_of(case).sentences)
+
+    assert told()[0].finishing == (not left)
+    crash(world, Role.WORKER, code=code)
+    for _ in range(2):
+        progress, decision, words = told()
+        assert not progress.finishing
+        assert progress.progress != 1.0
+        assert "finishing" not in words
+        world.round()
+        world.clock.now += 10.0
+    forecast = decision.forecast
+    if not resumes:
+        assert (progress.progress, progress.remaining_steps) == (
+            0.0,
+            answers.Interval(mean=total, low=total, high=total),
+        )
+        assert forecast.remaining_steps == Interval(total, total, total), "jobs behind it wait for these, too"
+        assert code == 5 or f"its {step} steps are made again" in words
+    elif not left:
+        assert progress.remaining_seconds is None, "nobody knows how far its last checkpoint is"
+        assert "When it ends cannot be said" in words

@@ -1050,6 +1050,47 @@ def test_a_script_at_its_limit_is_told_how_it_may_have_more_workers(command: str
 
 
 @pytest.mark.parametrize(
+    ("command", "spec", "profile", "told"),
+    [
+        ("torchrun", {"resumes": True, "workers": {"max": 4}}, {"fixed_workers": 1}, "It counts its steps by its numb"),
+        ("python", {"workers": {"max": 4}}, {"resumes": True, "fixed_workers": 1}, "It counts its steps by its number"),
+        (
+            "torchrun",
+            {"workers": {"max": 4}},
+            {"resumes": False},
+            "It began anew when it was started again: if that was before its first checkpoint, submitted with "
+            "`--resumes`, its size may change.",
+        ),
+        (
+            "torchrun",
+            {"workers": {"max": 1}},
+            {"resumes": False},
+            "before its first checkpoint, submitted with `--resumes`, and with a larger `workers.max`, it may have",
+        ),
+        (
+            "python",
+            {"workers": {"max": 1}},
+            {"resumes": False},
+            "it has two workers. It began anew when it was started again: if that was before its first checkpoint, "
+            "with `--resumes` and a larger `workers.max` it may have more.",
+        ),
+        ("torchrun", {"workers": {"max": 4}}, None, "Submitted with `--resumes`, which says that it goes on from its"),
+    ],
+)
+def test_advice_to_a_script_whose_size_stays_knows_what_was_seen_of_it(
+    command: str, spec: dict[str, Any], profile: dict[str, Any] | None, told: str
+) -> None:
+    """`--resumes` lets no size change where only the first one counts the same steps."""
+    script = {"task": None, "command": [command, "train.py"], "working_directory": "/w", "architecture": "script"}
+    whole = {**script, "servers": {"min": 0, "max": 0}, **spec}
+    job = a_record(state=JobState.RUNNING, wanted=Allocation(1, 0), spec=whole, profile=profile)
+    decision = a_decision("job-1", reason="AtMaximum", allocation=Allocation(1, 0))
+    said = explanation_of(Case(job=job, decision=decision, now=60.0, gives_more=())).what_would_change_it
+    assert told in said
+    assert ("--resumes" in said) is ("fixed_workers" not in (profile or {}))
+
+
+@pytest.mark.parametrize(
     ("end", "told"),
     [
         (300.0, "without waiting and stops, it would take about 100 s"),

@@ -29,6 +29,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue, order_of_equals
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
+from optimus_service.insight.jobs.needs import untold_of, untold_words
 from optimus_service.insight.jobs.progress import expected_times, speed_here
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
 from optimus_service.insight.predictions.sizes import Basis, sizes
@@ -599,6 +600,24 @@ def test_a_script_that_does_not_tell_what_its_rule_needs_is_told_so(
     found = [each for each in of_a_script(rule, n_figures, loss=loss) if each.startswith("It has told no ")]
     assert {each.split()[4] for each in found} == told
     assert all("cannot hold" in each and "optimus_client" in each and "--progress-pattern" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "told"),
+    [
+        (None, "It has told no epoch so far, or epoch 0 alone: until it tells the next one, its rule"),
+        (0.0, "It has told no epoch so far, or epoch 0 alone: until it tells the next one, its rule"),
+        (1.0, "How many steps an epoch has is known when its second one begins at the earliest: until it is, its rule"),
+    ],
+)
+def test_a_script_in_its_first_epoch_is_not_told_that_it_tells_none(epoch: float | None, told: str) -> None:
+    """It prints `Epoch 1/3 step 20 loss 0.5`: that is read, and mending it helps nothing."""
+    spec = {**SCRIPT, "convergence": {"loss_decrease": DECREASE}}
+    job = replace(a_record(state=JobState.RUNNING, step=10, spec=spec, loss=1.0, profile={}), epoch=epoch)
+    (said,) = (untold_words(each) for each in untold_of(job, {"loss": 9}))
+    assert said.startswith(told)
+    assert "cannot hold" in said
+    assert ("--progress-pattern" in said) is not bool(epoch)
 
 
 def test_no_size_is_told_a_time_beyond_the_limit() -> None:

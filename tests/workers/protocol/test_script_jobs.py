@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import torch
 from tests.packages import need
 from tests.workers.protocol.conftest import Job, worker
 from tests.workers.protocol.test_script_frameworks import Hold
+from tests.workers.script.test_tensorboard import event, record, simple
 
 from optimus_workers.script.channels.unread import NOTHING_PRINTED
 
@@ -372,6 +375,30 @@ def test_a_script_that_ignores_sigterm_is_killed_after_its_time(
     said = f"the command of {worker(0)} did not end within 1 s of being asked to (--stop-seconds), and was killed"
     assert two["message"] == said
     job.wait_for("what was learned", lambda: job.service.profile and job.service.profile["resumes"] is False)
+
+
+def test_what_another_job_of_the_same_directory_logs_is_not_of_this_one(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Both write TensorBoard's files below `runs`, and the other one's loss is no number."""
+    name = f"events.out.tfevents.1.{socket.gethostname()}"
+    other = tmp_path / "runs" / "other" / f"{name}.{os.getpid()}.0"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(record(event(1e10, 90, simple("loss", math.nan))))
+    os.utime(other, (1e10, 1e10))  # written while the job runs
+    script, own = tmp_path / "logs.py", b"".join(record(event(1e10, step, simple("loss", 0.5))) for step in (1, 2, 3))
+    script.write_text(
+        "import os\n"
+        "os.makedirs('runs/own')\n"
+        f"with open(f'runs/own/{name}.{{os.getpid()}}.0', 'wb') as file:\n"
+        f"    file.write({own!r})\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 3)
+    assert {each["loss"] for each in job.service.samples} == {0.5}
+    assert (job.service.profile or {})["learned_from"] == "tensorboard"
 
 
 def test_a_million_lines_and_a_line_without_end_are_passed_on_in_bounded_memory(

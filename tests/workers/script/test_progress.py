@@ -290,6 +290,19 @@ def test_processes_that_go_on_are_told_from_those_that_begin_anew() -> None:
     assert anew.learned.resumes is False
 
 
+def test_a_script_that_failed_before_its_first_checkpoint_is_seen_to_go_on_later() -> None:
+    """It writes one each 100 steps, and is killed at steps 47, 347 and 480."""
+    learned = Learned()
+    seen = []
+    for version, first, last in [(0, 1, 47), (47, 1, 347), (347, 301, 480), (480, 401, 450), (450, 1, 20)]:
+        progress = Progress(START, version, learned)
+        for step in range(first, last + 1):
+            read(progress, step=step, loss=1.0)
+        learned = progress.learned
+        seen.append(learned.resumes)
+    assert seen == [None, False, True, True, True]
+
+
 def test_a_step_without_a_loss_at_the_start_is_a_position() -> None:
     progress = Progress(START, 100)
     found = read(progress, Channel.CLIENT, step=100, resumes=True)
@@ -314,12 +327,13 @@ def test_with_more_processes_fewer_steps_are_the_same_way() -> None:
     assert last.step == 1000
 
 
+@pytest.mark.parametrize("resumes", [None, False, True], ids=["not seen to resume", "began anew once", "resumes"])
 @pytest.mark.parametrize(("n_workers", "total", "step"), [(4, 512, 745), (4, 512, 740), (1, 8192, 745)])
 def test_processes_that_resume_at_the_same_step_of_another_total_are_misplaced(
-    n_workers: int, total: int, step: int
+    n_workers: int, total: int, step: int, resumes: bool | None
 ) -> None:
     """740 of 2,048 steps with two workers are 185 of 512 with four: one that goes on from 740 is wrong."""
-    known = Learned(Channel.PRINTED, total_steps=2048, total_workers=2)
+    known = Learned(Channel.PRINTED, total_steps=2048, total_workers=2, resumes=resumes)
     progress = Progress(START, 740, known, n_workers=n_workers)
     assert read(progress, step=step, total_steps=total, loss=1.0) is None
     assert progress.is_misplaced

@@ -24,7 +24,7 @@ from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED
 from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.channels.tensorboard import TensorBoardFiles, Writers, log_folders
 from optimus_workers.script.checkpoints import Loads
 from optimus_workers.script.ending import KILL_SECONDS, STOPPING_TICK_SECONDS, TELEMETRY_SECONDS
 from optimus_workers.script.launch import (
@@ -281,7 +281,10 @@ class Agent(Watching):
         if order.rank == 0:
             run.loads = Loads(self._saved)
             folders = log_folders(self._spec.command or (), self._variables)
-            run.files = tuple(TensorBoardFiles(self._working_directory / each, time.time()) for each in folders)
+            writers = Writers(lambda: [process.pid for process in run.processes], self._channels.are_told_to)
+            run.files = tuple(
+                TensorBoardFiles(self._working_directory / each, time.time(), writers) for each in folders
+            )
         self._run, self._held = run, []
         try:
             for local_rank in range(self._launch.n_processes):

@@ -34,7 +34,7 @@ from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.searching import LimitedSearch, given_up_words
-from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.channels.tensorboard import TensorBoardFiles, Writers, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.processes import ended_by_itself
 from optimus_workers.script.samples import Gathered, finite, profile_of, with_checkpoints
@@ -83,13 +83,12 @@ class Tracker:
         *,
         n_workers: int,
         on_news: Callable[[str], None],
-        files: Sequence[TensorBoardFiles] = (),
         meant: Announced = NOTHING,
     ) -> None:
         """`n_workers`: processes that train together. `on_news`: called once for each thing that the user should know
-        (the job's id; that nothing is tracked, and why). `files`: where the script may log.
+        (the job's id; that nothing is tracked, and why).
         `meant`: how long the training is meant to last, as far as the command says."""
-        self._register, self._on_news, self._files = register, on_news, tuple(files)
+        self._register, self._on_news = register, on_news
         self._n_workers, self._meant = n_workers, meant
         self._progress = Progress(time.time(), 0, announced=meant)
         self._begun_at = time.time()
@@ -107,11 +106,13 @@ class Tracker:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracker", daemon=True)
         self._process: int | None = None
+        self._files: tuple[TensorBoardFiles, ...] = ()
         self._checkpoints = CheckpointWatch()
 
-    def start(self, process: int | None = None) -> None:
-        """Begin to report: the run has started. `process`: the command's, to see how it writes its checkpoints."""
-        self._process = process
+    def start(self, process: int | None = None, files: Sequence[TensorBoardFiles] = ()) -> None:
+        """Begin to report: the run has started. `process`: the command's, to see how it writes its checkpoints;
+        `files`: where it may log."""
+        self._process, self._files = process, tuple(files)
         self._begun_at = time.time()
         self._progress = Progress(self._begun_at, 0, announced=self._meant)
         self._thread.start()
@@ -317,18 +318,19 @@ def run_tracked(
         OSError: the command cannot be started.
     """
     directory, environment = Path.cwd(), dict(os.environ)
-    files = [TensorBoardFiles(directory / each, time.time()) for each in log_folders(command, environment)]
-    meant = announced(command, directory)
-    tracker = Tracker(register, n_workers=n_workers, on_news=on_news, files=files, meant=meant)
+    tracker = Tracker(register, n_workers=n_workers, on_news=on_news, meant=announced(command, directory))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="optimus-track-")))
         channels = Channels(tracker.put, scratch)
         stack.callback(channels.close)
+        folders = log_folders(command, environment)
         environment |= channels.variables(environment)
         environment.setdefault("PYTHONUNBUFFERED", "1")
         output = Output(progress_patterns, tracker.put, tracker.tell)
+        since = time.time()
         process = _start(command, environment, output)
-        tracker.start(process.pid)
+        writers = Writers(lambda: [process.pid], channels.are_told_to)
+        tracker.start(process.pid, [TensorBoardFiles(directory / each, since, writers) for each in folders])
         code = _wait(process)
         output.close(is_whole=ended_by_itself(code))
         tracker.close(code, None if code == 0 else _explained(code, output.tail()))

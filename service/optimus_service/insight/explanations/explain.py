@@ -41,9 +41,10 @@ from optimus_service.insight.explanations.start_and_end import (
 )
 from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.progress import is_ending
 from optimus_service.insight.jobs.reasons import any_of, gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
-from optimus_service.observe.spec import begins_anew, is_finishing, readable_spec
+from optimus_service.observe.spec import begins_anew, readable_spec
 from optimus_service.observe.standstills import Standstill
 from optimus_service.store.records import JobRecord
 
@@ -207,7 +208,7 @@ def _is_stalled(case: Case) -> bool:
 
 
 def _makes_no_step(case: Case) -> bool:
-    return _is_stalled(case) or is_finishing(case.job)
+    return _is_stalled(case) or is_ending(case.job, case.still)
 
 
 def marginal_job(case: Case) -> answers.Marginal | None:
@@ -263,7 +264,7 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         return f"The end of the wait: mend what failed before that. Or {again}."
     if case.job.state.is_final or case.decision is None or words.reason in NOT_COMPETING:
         return words.what_would_change_it
-    if is_finishing(case.job) and case.loses_to is None:
+    if is_ending(case.job, case.still) and case.loses_to is None:
         return "Nothing: it has made all steps that it announced, and more would not make its end come sooner."
     if case.gives_more is None:
         return words.what_would_change_it
@@ -361,7 +362,16 @@ def _of_its_script(case: Case, reason: str | None) -> str:
     spec, command = readable_spec(job), job.asked.command
     if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked or spec.may_grow:
         return ""
+    if (job.profile or {}).get("fixed_workers") is not None:
+        return (
+            " It counts its steps by its number of processes, so its size stays: submitted again so that its steps are "
+            "the same at every size, it may have more workers (docs/script-sizes.md)."
+        )
     resumes = " Submitted with `--resumes`, which says that it goes on from its checkpoint"
+    began_anew = (job.profile or {}).get("resumes") is False
+    anew = " It began anew when it was started again: if that was before its first checkpoint,"
+    if began_anew:
+        resumes = f"{anew} submitted with `--resumes`"
     if spec.size_stays:
         several = "" if is_distributed(command) else " if it trains with several processes (by RANK and WORLD_SIZE)"
         return f"{resumes}, its size may change{several}."
@@ -371,8 +381,11 @@ def _of_its_script(case: Case, reason: str | None) -> str:
         several = " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE),"
         if not begins_anew(job):
             return f"{several} a larger `workers.max` lets it have more workers."
+        two = f"{several} submitted with `--workers-min 2 --workers-max 2` it has two workers"
+        if began_anew:
+            return f"{two}.{anew} with `--resumes` and a larger `workers.max` it may have more."
         return (
-            f"{several} submitted with `--workers-min 2 --workers-max 2` it has two workers, and with `--resumes`, "
-            "which says that it goes on from its checkpoint, and a larger `workers.max` it may have more."
+            f"{two}, and with `--resumes`, which says that it goes on from its checkpoint, and a larger `workers.max` "
+            "it may have more."
         )
     return f"{resumes}, and with a larger `workers.max`, it may have more workers."

@@ -27,7 +27,9 @@ from optimus_service.insight.jobs.progress import (
     Ends,
     awaited_end,
     awaited_left,
+    is_ending,
     is_without_end,
+    makes_no_more,
     progress_of,
     stalled_since,
     step_of,
@@ -40,8 +42,6 @@ from optimus_service.observe.spec import (
     begins_anew,
     deadline_of,
     has_failed_before,
-    has_made_all,
-    is_finishing,
     passed_limits,
     promised_at,
     silent_since,
@@ -379,7 +379,7 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if not _retry_wait(case):
         if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
             return [f"It ends as soon as it goes on: {REACHED[limit]}."]
-        if has_made_all(case.job) and expected.finish_seconds is not None:
+        if makes_no_more(case.job, case.still) and expected.finish_seconds is not None:
             return _on_the_end_of_its_steps(case, expected.finish_seconds)
     if why := _why_no_end(case, expected):
         return [f"{why[0]}{_at_the_latest(case)}", *why[1:]]
@@ -388,7 +388,7 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
 
 def _on_the_end_of_its_steps(case: Case, left: answers.Interval) -> list[str]:
     by_that, since = f"by that it may end in {span(left)}", silent_since(case.job)
-    if not is_finishing(case.job):
+    if not is_ending(case.job, case.still):
         return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
     ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
     return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
@@ -530,7 +530,7 @@ def _of_a_script_of_no_known_length(case: Case, told: Sequence[str]) -> list[str
 
 def on_what_its_rule_needs(case: Case) -> list[str]:
     """That a part of its rule cannot hold, as it has not told what that needs."""
-    if case.job.state.is_final or case.job.is_being_cancelled or has_made_all(case.job):
+    if case.job.state.is_final or case.job.is_being_cancelled or makes_no_more(case.job, case.still):
         return []
     return [untold_words(each) for each in untold_of(case.job, case.n_figures)]
 

@@ -27,6 +27,8 @@ class Untold(NamedTuple):
     """`epoch`, `loss`, or the name of a metric."""
     rule: str
     """The part of its rule that needs it, in words."""
+    is_counted: bool = False
+    """It tells its epoch: only how many steps one has is not known."""
 
 
 def is_of_a_script(job: JobRecord) -> bool:
@@ -54,7 +56,8 @@ def untold_of(job: JobRecord, n_figures: Mapping[str, int]) -> list[Untold]:
     found = list[Untold]()
     if rule.loss_decrease is not None:
         by = f"its loss falls by less than {100 * rule.loss_decrease.below:g} % per epoch"
-        found += [Untold("epoch", by)] * ((job.profile or {}).get("steps_per_epoch") is None)
+        is_counted = bool(job.epoch)  # 0 is the first one of some, and of others it is that none was told
+        found += [Untold("epoch", by, is_counted)] * ((job.profile or {}).get("steps_per_epoch") is None)
         found += [Untold("loss", by)] * no_loss
     for what, target in figures_asked(rule):
         is_missing = no_loss if what == "loss" else not n_figures.get(what, 1)
@@ -64,8 +67,15 @@ def untold_of(job: JobRecord, n_figures: Mapping[str, int]) -> list[Untold]:
 
 def untold_words(untold: Untold) -> str:
     """That this part of the rule cannot hold, and what would tell what it needs."""
-    cannot = f'until it does, its rule "{untold.rule}" cannot hold'
-    return f"It has told no {untold.what} so far: {cannot}. {_how_to_tell(untold.what)}"
+    cannot = f'its rule "{untold.rule}" cannot hold'
+    if untold.is_counted:
+        known = "How many steps an epoch has is known when its second one begins at the earliest"
+        return f"{known}: until it is, {cannot}."
+    if untold.what == "epoch":
+        told = "It has told no epoch so far, or epoch 0 alone: until it tells the next one"
+    else:
+        told = f"It has told no {untold.what} so far: until it does"
+    return f"{told}, {cannot}. {_how_to_tell(untold.what)}"
 
 
 def on_epochs(rule: Convergence) -> list[str]:

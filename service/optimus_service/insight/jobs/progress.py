@@ -122,7 +122,7 @@ def progress_of(
         return JobProgress(1.0 if job.state is JobState.SUCCEEDED else _part_made(job, end), None, None)
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
-    if has_made_all(job):
+    if makes_no_more(job, still):
         return _beyond_announced(job, end, now)
     if decision is not None and decision.forecast.rule in passed_limits(job, now):
         return JobProgress(None, None, None)  # until the next round goes by what else tells its end
@@ -142,7 +142,7 @@ def progress_of(
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    if goes_back(job) or _may_fail_again(job, still):
+    if goes_back(job) or _may_fail_again(job, still) or _goes_back_replaced(job, still):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
@@ -329,9 +329,29 @@ def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
     return began_at(job) if is_anew else next_step(job)
 
 
+def makes_no_more(job: JobRecord, still: Standstills) -> bool:
+    """Whether its processes have made all steps that it announced, and go on."""
+    return has_made_all(job) and not _is_replaced(job, still)
+
+
+def is_ending(job: JobRecord, still: Standstills) -> bool:
+    """Whether they have made all of these and none more: they save or evaluate and end."""
+    return is_finishing(job) and not _is_replaced(job, still)
+
+
+def _is_replaced(job: JobRecord, still: Standstills) -> bool:
+    return job.id in still and still[job.id].is_replaced
+
+
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
     """Whether its processes are gone, and those that take their place have nothing to go on from."""
-    return job.id in still and still[job.id].is_replaced and begins_anew(job)
+    return _is_replaced(job, still) and begins_anew(job)
+
+
+def _goes_back_replaced(job: JobRecord, still: Standstills) -> bool:
+    """Whether they are gone after all steps that it announced, and others go on from its last checkpoint: where that
+    is, nobody knows."""
+    return _is_replaced(job, still) and has_made_all(job) and not begins_anew(job)
 
 
 def _is_without_end(job: JobRecord, still: Standstills) -> bool:

@@ -29,6 +29,7 @@ REQUEST_SECONDS = 10.0
 """A request that takes longer to arrive is cut off."""
 MAX_CONNECTIONS = 64
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+TOKEN_VARIABLE = "OPTIMUS_REPORT_TOKEN_FILE"  # noqa: S105 - the name of a variable
 KUBEFLOW_PATH = "/kubeflow"
 OURS = "optimus"
 """What a user writes as the address of MLflow's server or of OpenTelemetry's collector, to have it read here."""
@@ -61,12 +62,19 @@ class Channels:
             found = {name: value for name, value in found.items() if not name.startswith("KUBEFLOW_")}
         return found
 
+    def are_told_to(self, process: int) -> bool:
+        """Whether a process was started with the variables of this listener, by whomever."""
+        with suppress(OSError):
+            told = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            return os.fsencode(f"{TOKEN_VARIABLE}={self._token_file}") in told
+        return False
+
     def all_variables(self) -> dict[str, str]:
         """The variables by which libraries find all channels."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}"
         return {
             "OPTIMUS_REPORT_URL": url,
-            "OPTIMUS_REPORT_TOKEN_FILE": str(self._token_file),
+            TOKEN_VARIABLE: str(self._token_file),
             "KUBEFLOW_TRAINER_SERVER_URL": f"{url}{KUBEFLOW_PATH}",
             "KUBEFLOW_TRAINER_SERVER_TOKEN": str(self._token_file),
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}{otlp.PATH}",

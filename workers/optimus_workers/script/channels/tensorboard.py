@@ -9,8 +9,10 @@ tensor_content = 4, float_val = 5, double_val = 6. Checksums are not looked at: 
 from __future__ import annotations
 
 import math
+import re
+import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 from optimus_contract.limits import MAX_COUNT
 from optimus_contract.readings.protobuf import fields
 from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.checkpoints import open_files, with_children
 from optimus_workers.script.folders import LOG_OPTIONS, named_folders
 
 PATTERN = "events.out.tfevents.*"
@@ -52,13 +55,47 @@ def log_folders(command: Sequence[str], environment: Mapping[str, str]) -> tuple
     return tuple(dict.fromkeys(each for each in found if each.strip("/")))
 
 
-class TensorBoardFiles:
-    """The event files below a folder, each read on from where the last call ended. Never raises for what is in them."""
+class Writers:
+    """The processes of a run: which event files are theirs. Other jobs may log below the same folder at the same time.
 
-    def __init__(self, directory: Path, since: float) -> None:
+    The writers of TensorBoard, torch and TensorFlow name a file by host and process, and need not keep it open;
+    tensorboardX names no process, and keeps it open.
+    """
+
+    def __init__(self, processes: Callable[[], Iterable[int]], is_of_run: Callable[[int], bool]) -> None:
+        """`processes`: those that the run was started as; `is_of_run`: whether another process, which none of them need
+        have started, belongs to it."""
+        self._processes, self._is_of_run = processes, is_of_run
+        self._process = re.compile(rf"\.\d+\.{re.escape(socket.gethostname())}\.(\d+)\.\d+")
+
+    def wrote(self, paths: Sequence[Path]) -> dict[Path, bool]:
+        """Whether these event files are theirs; without those of which that is not known, or not yet."""
+        if not paths:
+            return {}
+        own = with_children(self._processes())
+        named = {path: int(found[1]) for path in paths if (found := self._process.search(path.name))}
+        answers = {path: process in own or self._is_of_run(process) for path, process in named.items()}
+        others = [path for path in paths if path not in named]
+        opened = {key for process in own for key in open_files(process)} if others else set()
+        for path in others:
+            with suppress(OSError):
+                status = path.stat()
+                if (status.st_dev, status.st_ino) in opened:
+                    answers[path] = True
+        return answers
+
+
+class TensorBoardFiles:
+    """The event files below a folder that a run writes, each read on from where the last call ended. Never raises for
+    what is in them."""
+
+    def __init__(self, directory: Path, since: float, writers: Writers) -> None:
         """`since`: POSIX seconds; what was logged before is of other processes."""
         self._directory = directory
         self._since = since
+        self._writers = writers
+        self._is_own: dict[Path, bool] = {}
+        """File → whether the run writes it, once that is known."""
         self._read: dict[Path, int] = {}
         """File → bytes read."""
 
@@ -73,12 +110,14 @@ class TensorBoardFiles:
     def _scalars(self) -> Iterator[Scalar]:
         try:
             files = sorted(self._directory.rglob(PATTERN), key=lambda path: path.stat().st_mtime)[-MAX_FILES:]
+            new = [each for each in files if each not in self._is_own and each.stat().st_mtime >= self._since]
         except OSError:
             return
+        self._is_own |= self._writers.wrote(new)
         for path in files:
+            if not self._is_own.get(path, False):
+                continue
             try:
-                if path not in self._read and path.stat().st_mtime < self._since:
-                    continue
                 with path.open("rb") as file:
                     file.seek(self._read.get(path, 0))
                     content = file.read(MAX_READ_BYTES)
