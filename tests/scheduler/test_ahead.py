@@ -44,6 +44,7 @@ from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
+    Directive,
     EndedJob,
     Interval,
     Job,
@@ -1354,10 +1355,19 @@ def test_an_end_counts_what_ended_runs_took_after_their_last_step(tail: float, s
 
 
 @pytest.mark.parametrize("silent", [0.0, 5.0, 40.0])
-def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(silent: float) -> None:
+@pytest.mark.parametrize("by", ["announced", "limit", "finish"])
+def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(
+    silent: float, by: str
+) -> None:
     one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule())
     saves = a_job("saves", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES), step=60)
-    saves = replace(saves, spec=replace(one, announced_steps=60), silent_since=NOW - silent, report_seconds=30.0)
+    saves = replace(saves, silent_since=NOW - silent, report_seconds=30.0)
+    if by == "announced":
+        saves = replace(saves, spec=replace(one, announced_steps=60))
+    elif by == "limit":
+        saves = replace(saves, spec=replace(one, convergence=ConvergenceRule(max_steps=60)))
+    else:
+        saves = replace(saves, directive=Directive.FINISH)
     waits = a_job("waits", spec=one, measured=samples(law(), ALL_SIZES))
     found = look_ahead(a_queue(saves, waits, cpu=2.0), policy_named("fifo"), Settings())
     end, start = found["saves"].end, found["waits"].start

@@ -28,14 +28,16 @@ from optimus_scheduler.forecast.time_left import (
 from optimus_scheduler.model import Directive, Interval, JobState, SpeedSource
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
-from optimus_service.insight.jobs.end import End, part_done, reached_limit
+from optimus_service.insight.jobs.end import MOST_PROGRESS, End, part_done, reached_limit
 from optimus_service.observe.spec import (
     began_at,
     begins_anew,
     goes_back,
     has_failed_before,
-    has_made_all,
+    is_after_last_step,
+    is_ended,
     is_finishing,
+    limit_made,
     limits_in_force,
     most_steps,
     next_step,
@@ -67,7 +69,8 @@ class JobProgress:
     longer_than_predicted: bool = False
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
     finishing: bool = False
-    """Its rule holds, or it has made all steps that it announced and none more: it saves, evaluates and ends."""
+    """Its rule holds, or it has made all steps that its limit allows, or that it announced and none more: it saves,
+    evaluates and ends."""
     at_its_size: answers.Interval | None = None
     """Seconds left with the size that it has."""
     is_guessed: bool = False
@@ -123,7 +126,7 @@ def progress_of(
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if makes_no_more(job, still):
-        return _beyond_announced(job, end, now)
+        return _after_last_step(job, end, now)
     if decision is not None and decision.forecast.rule in passed_limits(job, now):
         return JobProgress(None, None, None)  # until the next round goes by what else tells its end
     is_paused = job.owner_paused_at is not None
@@ -142,12 +145,13 @@ def progress_of(
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    if goes_back(job) or _may_fail_again(job, still) or _goes_back_replaced(job, still):
+    is_back = _goes_back_replaced(job, still)
+    if goes_back(job) or _may_fail_again(job, still) or (is_back and job.asked.command is not None):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
-    if retry_at is not None or _is_without_end(job, still) or was_without_end(job, decision, now):
+    if retry_at is not None or is_back or _is_without_end(job, still) or was_without_end(job, decision, now):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     times = _times_left(job, decision, end, end.even_left(left, step), expected, now, speed)
     return JobProgress(
@@ -330,12 +334,12 @@ def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
 
 
 def makes_no_more(job: JobRecord, still: Standstills) -> bool:
-    """Whether its processes have made all steps that it announced, and go on."""
-    return has_made_all(job) and not _is_replaced(job, still)
+    """Whether its processes have no step left to make, and go on."""
+    return is_after_last_step(job) and not _is_replaced(job, still)
 
 
 def is_ending(job: JobRecord, still: Standstills) -> bool:
-    """Whether they have made all of these and none more: they save or evaluate and end."""
+    """Whether they make none more: they save or evaluate and end."""
     return is_finishing(job) and not _is_replaced(job, still)
 
 
@@ -349,9 +353,8 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
 
 
 def _goes_back_replaced(job: JobRecord, still: Standstills) -> bool:
-    """Whether they are gone after all steps that it announced, and others go on from its last checkpoint: where that
-    is, nobody knows."""
-    return _is_replaced(job, still) and has_made_all(job) and not begins_anew(job)
+    """Whether they are gone after its last step, and others go on from its last checkpoint."""
+    return _is_replaced(job, still) and is_after_last_step(job) and not begins_anew(job)
 
 
 def _is_without_end(job: JobRecord, still: Standstills) -> bool:
@@ -674,21 +677,25 @@ def _instants(now: float, seconds: Interval) -> answers.Instants:
     )
 
 
-def _beyond_announced(job: JobRecord, end: End | None, now: float) -> JobProgress:
+def _after_last_step(job: JobRecord, end: End | None, now: float) -> JobProgress:
+    since, usual = silent_since(job), None if end is None else end.seconds_after_steps
+    seconds = after_last_step(0.0 if since is None else now - since, usual)
+    if is_ended(job):
+        done, left_seconds = MOST_PROGRESS if limit_made(job) is None else 1.0, interval_body(seconds)
+        no_steps = answers.Interval(mean=0.0, low=0.0, high=0.0)
+        return JobProgress(done, no_steps, left_seconds, finishing=True, at_its_size=left_seconds)
     announced = (job.profile or {})["total_steps"]
     left = beyond_announced(announced, job.step, most_steps(job) - job.step)
     is_beyond = not is_finishing(job)
     part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
-    by_steps, since = None if end is None else end.seconds(left), silent_since(job)
-    usual = None if end is None else end.seconds_after_steps
-    seconds = after_last_step(0.0 if since is None else now - since, usual)
+    by_steps = None if end is None else end.seconds(left)
     seconds = seconds if by_steps is None else longer_of(seconds, by_steps)
     return JobProgress(
         part if is_beyond else 1.0,
         interval_body(left if is_beyond else Interval(0.0, 0.0, left.high)),
         interval_body(_time_limit(job, now).cut(seconds)),
         longer_than_predicted=is_beyond,
-        finishing=not is_beyond or job.directive is Directive.FINISH,
+        finishing=not is_beyond,
     )
 
 
