@@ -149,8 +149,13 @@ def progress_of(
     if goes_back(job) or _may_fail_again(job, still) or (is_back and job.asked.command is not None):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
-    total = given_not_ended(end.total, end.made_at, step, most_steps(job))
-    left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
+    left = _steps_by_clock(job, decision, end, now, speed)
+    is_by_clock = left is not None
+    if left is None:
+        total = given_not_ended(end.total, end.made_at, step, most_steps(job))
+        left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
+    else:
+        total = Interval(step + left.mean, step + left.low, step + left.high)
     if retry_at is not None or is_back or _is_without_end(job, still) or was_without_end(job, decision, now):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     times = _times_left(job, decision, end, end.even_left(left, step), expected, now, speed)
@@ -158,7 +163,7 @@ def progress_of(
         part_done(step, total),
         interval_body(left),
         times.to_the_end,
-        longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
+        longer_than_predicted=step > end.total.mean > 0 and not (is_by_clock or job.directive is Directive.FINISH),
         finishing=job.directive is Directive.FINISH,
         at_its_size=times.at_its_size,
         expected=times.expected,
@@ -184,18 +189,13 @@ def _times_left(
 ) -> _TimesLeft:
     """Of a job whose end its forecast tells. `left`: steps of the mean length; `expected`: by the look at the queue,
     not yet moved by the steps since; `speed`: see `progress_of`."""
-    drift = _drift_here(job, decision, end, speed)
-    is_new = drift is not None
-    if drift is None:
-        drift = 1.0 if decision is None else _drift(job, decision, end, now)
+    is_new, drift = _drift_here(job, decision, end, speed) is not None, _newest_drift(job, decision, end, now, speed)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
     now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
     here, late = end.seconds(now_left, drift), _late_seconds(job, decision, end, now, drift)
-    if end.by_time and limit.seconds < math.inf:
-        here, rest, late = until_limit(limit.seconds, end.soonest), _NO_SECONDS, _NO_SECONDS
-    elif end.paid_seconds is not None and decision is not None and _is_of_its_size(job, decision):
-        paid = (max(each + decision.at - now, 0.0) for each in _bounds(end.paid_seconds))
-        here, rest, late = Interval(*paid), _NO_SECONDS, _NO_SECONDS
+    by_clock = _seconds_by_clock(job, decision, end, now)
+    if by_clock is not None:
+        here, rest, late = by_clock, _NO_SECONDS, _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     ends_here = None if here is None else limit.cut(_plus(_plus(here, rest), late))
@@ -214,6 +214,29 @@ def _times_left(
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
     return _TimesLeft(to_the_end, at_its_size, expected)
+
+
+def _seconds_by_clock(job: JobRecord, decision: DecisionRecord | None, end: End, now: float) -> Interval | None:
+    """Seconds left of a job that its limit of time or its budget ends, whatever its speed; None of others."""
+    limit = _time_limit(job, now)
+    if end.by_time and limit.seconds < math.inf:
+        return until_limit(limit.seconds, end.soonest)
+    if end.paid_seconds is None or decision is None or not _is_of_its_size(job, decision):
+        return None
+    return Interval(*(max(each + decision.at - now, 0.0) for each in _bounds(end.paid_seconds)))
+
+
+def _steps_by_clock(
+    job: JobRecord, decision: DecisionRecord | None, end: End, now: float, speed: float | None
+) -> Interval | None:
+    """Steps that a job with tasks makes until that end, by its newest ones, where nothing else may end it before; None
+    of others."""
+    seconds, pace = _seconds_by_clock(job, decision, end, now), end.seconds_per_step
+    if seconds is None or end.soonest < 1.0 or job.waits or pace is None or pace.low <= 0:
+        return None
+    drift = _newest_drift(job, decision, end, now, speed)
+    paces = pace.mean, pace.high, pace.low
+    return Interval(*(each / (drift * takes) for each, takes in zip(_bounds(seconds), paces, strict=True)))
 
 
 def _is_of_its_size(job: JobRecord, decision: DecisionRecord) -> bool:
@@ -621,6 +644,14 @@ def _drift_here(job: JobRecord, decision: DecisionRecord | None, end: End, speed
         return None
     even_speed = speed * (end.course.even(job.step + 1.0) - end.course.even(job.step))
     return 1.0 / max(even_speed * end.seconds_per_step.mean, _LEAST_PART)
+
+
+def _newest_drift(job: JobRecord, decision: DecisionRecord | None, end: End, now: float, speed: float | None) -> float:
+    """How many times as long a step takes as the forecast said, as far as is known."""
+    drift = _drift_here(job, decision, end, speed)
+    if drift is None:
+        return 1.0 if decision is None else _drift(job, decision, end, now)
+    return drift
 
 
 _REPORT_SECONDS = 1.0
