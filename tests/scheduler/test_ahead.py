@@ -286,6 +286,23 @@ def test_the_limit_of_time_of_a_job_runs_from_when_its_first_tasks_take_part() -
     assert found.end.mean - found.start.mean == pytest.approx(100.0, abs=LIMIT_ENDS_SECONDS)
 
 
+@pytest.mark.parametrize("quotas", [(), (Quota("other", share=0.1),)], ids=["no quota", "a quota somewhere"])
+def test_a_job_that_waits_beyond_its_limit_of_time_starts_with_the_end_of_another(quotas: tuple[Quota, ...]) -> None:
+    """Without tasks nothing ends it: it was told a start hundreds of times as far away, or none."""
+    rule = ConvergenceRule(max_steps=5000, max_seconds=100.0)
+    limited = of_slots("limited", 4, 5000, False)
+    limited = replace(limited, state=JobState.PAUSED, started_at=NOW - 60.0, step=50)
+    limited = replace(limited, spec=replace(limited.spec, convergence=rule))
+    found = looked(replace(a_queue(of_slots("trains", 4, 120, True), limited, cpu=4.0), quotas=quotas))
+    end, start, ends = found["trains"].end, found["limited"].start, found["limited"].end
+    assert end is not None
+    assert start is not None
+    assert end.low - 30.0 <= start.low <= start.mean <= start.high <= end.high + 30.0
+    assert start.mean == pytest.approx(end.mean, abs=30.0)
+    assert ends is not None
+    assert start.mean <= ends.mean <= start.mean + 30.0, "as soon as it goes on"
+
+
 PRICED = Settings(price_per_core_hour=3600.0)
 """A job with one worker and one server of one core each spends 2 a second."""
 

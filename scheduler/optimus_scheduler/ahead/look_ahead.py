@@ -214,7 +214,7 @@ def _work(
 
 
 def _work_of_its_end(outlook: Outlook, now: float) -> Work | None:
-    """Of a job that its rule, a limit or its owner ends; None of others. It has no step left, but saves or evaluates."""
+    """Of a job that its rule, a limit or its owner ends; None of others. It has no step left; it saves or evaluates."""
     job, has_tasks = outlook.job, not outlook.present.is_empty
     if job.directive is Directive.CANCEL:
         return Work(1e-9, 0.0, 0.0)
