@@ -599,6 +599,12 @@ def test_a_job_of_unknown_time_left_says_what_is_not_known(changes: dict[str, An
     assert render_jobs.time_left(job) == wording.UNKNOWN
 
 
+def test_a_job_after_its_last_step_is_finishing_wherever_it_is_told() -> None:
+    """Lists gave it a time left, which is as long as that since its last step."""
+    job = builders.job(state="running", finishing=True, progress=1.0)
+    assert {render_jobs.time_left(job), render_jobs.left(job), live.expectation(job)} == {"finishing"}
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "paused"])
 def test_a_job_that_is_being_cancelled_neither_starts_nor_has_time_left(state: str) -> None:
     job = builders.job(state=state, directive="cancel", reason="Cancelling")

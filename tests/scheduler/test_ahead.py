@@ -44,6 +44,7 @@ from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
+    Directive,
     EndedJob,
     Interval,
     Job,
@@ -283,6 +284,23 @@ def test_the_limit_of_time_of_a_job_runs_from_when_its_first_tasks_take_part() -
     (found,) = (looked(replace(a_queue(job), start_ups=SEEN))[each] for each in ("limited",))
     assert found.start is not None and found.end is not None  # noqa: PT018
     assert found.end.mean - found.start.mean == pytest.approx(100.0, abs=LIMIT_ENDS_SECONDS)
+
+
+@pytest.mark.parametrize("quotas", [(), (Quota("other", share=0.1),)], ids=["no quota", "a quota somewhere"])
+def test_a_job_that_waits_beyond_its_limit_of_time_starts_with_the_end_of_another(quotas: tuple[Quota, ...]) -> None:
+    """Without tasks nothing ends it: it was told a start hundreds of times as far away, or none."""
+    rule = ConvergenceRule(max_steps=5000, max_seconds=100.0)
+    limited = of_slots("limited", 4, 5000, False)
+    limited = replace(limited, state=JobState.PAUSED, started_at=NOW - 60.0, step=50)
+    limited = replace(limited, spec=replace(limited.spec, convergence=rule))
+    found = looked(replace(a_queue(of_slots("trains", 4, 120, True), limited, cpu=4.0), quotas=quotas))
+    end, start, ends = found["trains"].end, found["limited"].start, found["limited"].end
+    assert end is not None
+    assert start is not None
+    assert end.low - 30.0 <= start.low <= start.mean <= start.high <= end.high + 30.0
+    assert start.mean == pytest.approx(end.mean, abs=30.0)
+    assert ends is not None
+    assert start.mean <= ends.mean <= start.mean + 30.0, "as soon as it goes on"
 
 
 PRICED = Settings(price_per_core_hour=3600.0)
@@ -1354,10 +1372,19 @@ def test_an_end_counts_what_ended_runs_took_after_their_last_step(tail: float, s
 
 
 @pytest.mark.parametrize("silent", [0.0, 5.0, 40.0])
-def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(silent: float) -> None:
+@pytest.mark.parametrize("by", ["announced", "limit", "finish"])
+def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(
+    silent: float, by: str
+) -> None:
     one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule())
     saves = a_job("saves", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES), step=60)
-    saves = replace(saves, spec=replace(one, announced_steps=60), silent_since=NOW - silent, report_seconds=30.0)
+    saves = replace(saves, silent_since=NOW - silent, report_seconds=30.0)
+    if by == "announced":
+        saves = replace(saves, spec=replace(one, announced_steps=60))
+    elif by == "limit":
+        saves = replace(saves, spec=replace(one, convergence=ConvergenceRule(max_steps=60)))
+    else:
+        saves = replace(saves, directive=Directive.FINISH)
     waits = a_job("waits", spec=one, measured=samples(law(), ALL_SIZES))
     found = look_ahead(a_queue(saves, waits, cpu=2.0), policy_named("fifo"), Settings())
     end, start = found["saves"].end, found["waits"].start

@@ -153,6 +153,8 @@ def time_left(job: Job) -> str:
         return BEING_CANCELLED
     if starts := starts_in(job):
         return f"starts in {starts[0][1]}"
+    if job.get("finishing"):
+        return "finishing"
     time, still = wording.duration_interval(job["remaining_seconds"]), job.get("standstill")
     if still is None:
         return time

@@ -31,7 +31,7 @@ from optimus_scheduler.ahead.training_alike import first_to_end, work_like_train
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.end import epoch_steps, has_made_all
+from optimus_scheduler.forecast.end import epoch_steps, has_made_all, has_reached_its_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import may_end_by_curve
 from optimus_scheduler.forecast.time_left import Habits, after_last_step, less_untold, longer_of, step_seconds
@@ -181,8 +181,8 @@ def _work(
     """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps.
     `rest_of`: `rest_of_life` by the lengths of the queue. `training`: `first_to_end` of it."""
     remaining = expected_steps(outlook)
-    if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
-        return Work(1e-9, 0.0, 0.0)
+    if (ending := _work_of_its_end(outlook, queue.now)) is not None:
+        return ending
     size = queue.sizes.get(outlook.id, outlook.present)
     size = outlook.minimum if size.is_empty else size
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
@@ -211,6 +211,19 @@ def _work(
     habits = Habits(running_seconds=running, course_doubt=outlook.forecast.course.doubt)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), habits))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
+
+
+def _work_of_its_end(outlook: Outlook, now: float) -> Work | None:
+    """Of a job that its rule, a limit or its owner ends; None of others. It has no step left; it saves or evaluates."""
+    job, has_tasks = outlook.job, not outlook.present.is_empty
+    if job.directive is Directive.CANCEL:
+        return Work(1e-9, 0.0, 0.0)
+    ends = outlook.forecast.converged or has_reached_its_limit(job)
+    if ends and has_tasks and job.silent_since is not None and outlook.speeds.is_measured:
+        seconds = after_last_step(now - job.silent_since, outlook.forecast.seconds_after_steps)
+        speed = pace_of(outlook, outlook.present)
+        return Work.of(Interval(*(max(each * speed, 1e-9) for each in seconds)))
+    return Work(1e-9, 0.0, 0.0) if outlook.forecast.converged else None
 
 
 def _tells_no_end(job: Job) -> bool:

@@ -130,7 +130,9 @@ class _Virtual:
         self.budget = math.inf if most is None else max(most - self.outlook.job.spent, 0.0)
 
     def ends_at(self, now: float) -> float:
-        """If nothing changes."""
+        """If nothing changes. Without tasks nothing ends it: one whose limit is over ends as soon as it has some."""
+        if self.size.is_empty:
+            return math.inf
         trains = self.speed > 0 and not self.is_endless
         ends = max(now, self.resumes) + self.left / self.speed if trains else math.inf
         return min(ends, max(now, self.limit_at))
@@ -157,7 +159,7 @@ class _Virtual:
         self.paid_until = until
 
     def advance(self, begin: float, end: float) -> None:
-        if self.ended_at < math.inf or (self.speed <= 0 and end < self.limit_at):
+        if self.ended_at < math.inf or self.size.is_empty or (self.speed <= 0 and end < self.limit_at):
             return
         ends = self.ends_at(begin)
         if ends <= end:

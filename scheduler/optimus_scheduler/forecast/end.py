@@ -283,6 +283,11 @@ def has_made_all(job: Job) -> bool:
     return job.spec.announced_steps is not None and not may_end_by_curve(job)
 
 
+def has_reached_its_limit(job: Job) -> bool:
+    """Whether it has made all steps or epochs of its limit, which ends it."""
+    return not job.spec.tracked and job.step >= step_limit(rule_of(job), epoch_steps(job))
+
+
 def life_of(job: Job, left: Interval) -> float:
     """The part of its steps that a job has made, if so many are left."""
     total = job.step + left.mean

@@ -198,16 +198,32 @@ def next_step(job: JobRecord) -> int:
     return began_at(job) if is_stopped and begins_anew(job) else job.step
 
 
-def has_made_all(job: JobRecord) -> bool:
-    """Whether a command with tasks goes on that has made all steps it announced: no step says when it ends. A limit of
-    the rule, at which the job is ended, is another matter."""
+def limit_made(job: JobRecord) -> str | None:
+    """The field of its limit of steps or epochs, with which it ends if it has made all of them; None: it has not."""
+    limits, step = job.asked.convergence, next_step(job)
+    if job.is_tracked:
+        return None  # it ends where it runs
+    if limits.max_steps is not None and step >= limits.max_steps:
+        return "max_steps"
+    return "max_epochs" if limits.max_epochs is not None and step and (job.epoch or 0) >= limits.max_epochs else None
+
+
+def is_after_last_step(job: JobRecord) -> bool:
+    """Whether a job with tasks goes on and has no step left to make: no step says when it ends. It has made all that
+    its command announced, or it is ended, by its rule or a limit."""
+    has_tasks = job.state is JobState.RUNNING and not job.is_without_tasks
     announced = (job.profile or {}).get("total_steps") or math.inf
-    return not (job.state.is_final or job.is_without_tasks) and announced <= next_step(job) < most_steps(job)
+    return has_tasks and (announced <= next_step(job) or is_ended(job))
+
+
+def is_ended(job: JobRecord) -> bool:
+    """Whether its rule holds, or a limit does: with the step that it is at, it is told to end."""
+    return job.directive is Directive.FINISH or limit_made(job) is not None
 
 
 def is_finishing(job: JobRecord) -> bool:
-    """Whether it has made all of these and none more: it saves or evaluates and ends."""
-    return has_made_all(job) and job.step == (job.profile or {}).get("total_steps")
+    """Whether it makes none more: it saves or evaluates and ends. A command may go on after those that it announced."""
+    return is_after_last_step(job) and (is_ended(job) or job.step == (job.profile or {}).get("total_steps"))
 
 
 def passed_limits(job: JobRecord, now: float | None = None) -> tuple[str, ...]:
@@ -252,7 +268,7 @@ def stepped_at(job: JobRecord) -> float | None:
     """When the newest step came, of a job whose tasks are those that made it and go on; None: the next one may take
     longer."""
     trains = job.state is JobState.RUNNING and job.directive is Directive.RUN and job.running == job.wanted
-    if job.step_at is None or job.running.is_empty or not trains or has_made_all(job):
+    if job.step_at is None or job.running.is_empty or not trains or is_after_last_step(job):
         return None
     return job.step_at if job.formed_at is None or job.step_at > job.formed_at else None
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from optimus_scheduler.forecast.time_left import SOONEST_LATE_SECONDS
 from optimus_scheduler.model import Directive, JobState, PlacedTask
 from optimus_scheduler.model.format import lasted, time_words
-from optimus_service.observe.spec import has_made_all, silent_since, stepped_at
+from optimus_service.observe.spec import is_after_last_step, silent_since, stepped_at
 from optimus_service.store.records import (
     REPLACED,
     DecisionRecord,
@@ -137,7 +137,7 @@ def standstills(
     found_words = {
         job_id: stalled(newest.get(job_id, ()), now, max(listens_since, job.formed_at or 0.0))
         for job_id, job in running.items()
-        if not has_made_all(job)  # no further step is to come: it saves or evaluates
+        if not is_after_last_step(job)  # no further step is to come: it saves or evaluates
     }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in tasks if is_replaced(memberships[each], tasks[each])]

@@ -15,9 +15,11 @@ from tests.service.store.store_builders import a_membership, a_sample, add_sampl
 from optimus_contract import answers
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
+from optimus_scheduler.model.format import lasted
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.progress import JobProgress, progress_of
+from optimus_service.observe.spec import is_after_last_step, silent_since, stepped_at
 from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, standstills
 from optimus_service.store.records import DecisionRecord, ExpectedTimesRecord, JobRecord
 
@@ -96,6 +98,73 @@ def test_a_job_that_has_made_all_its_steps_does_not_stand_still(world: World) ->
     for announced, stands_still in ((job.step, False), (job.step + 1, True)):
         jobs = [replace(job, profile={"total_steps": announced})]
         assert bool(standstills(world.repository, jobs, {}, world.clock() + 60.0, 0.0)) == stands_still
+
+
+_SMALL: dict[str, Any] = {"workers": {"min": 1, "max": 1}, "servers": {"min": 1, "max": 1}}
+_SCRIPT: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
+_SCRIPT |= {"workers": {"min": 1, "max": 1}, "servers": {"min": 0, "max": 0}}
+
+
+def _train_to_its_last_step(world: World) -> None:
+    for second in range(200):
+        if second % 5 == 0:
+            world.round()
+        if is_after_last_step(world.repository.jobs.get("job-1")):
+            return  # a second later it would have ended
+        world.train(1)
+    raise AssertionError("it goes on making steps")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("spec", "rule", "words"),
+    [
+        pytest.param(_SMALL, {"max_steps": 40}, "made all the steps of its limit, the last one", id="steps"),
+        pytest.param(_SMALL, {"max_epochs": 2.0}, "made all the epochs of its limit, the last one", id="epochs"),
+        pytest.param(_SCRIPT, {"max_steps": 40}, "made all the steps of its limit, the last one", id="script"),
+        pytest.param(_SMALL, {"target_loss": 0.9}, "Its last step came", id="loss"),
+        pytest.param(_SMALL, {"max_seconds": 15.0}, "Its last step came", id="seconds"),
+    ],
+)
+def test_a_job_after_its_last_step_is_told_to_finish(
+    world: World, spec: dict[str, Any], rule: dict[str, Any], words: str
+) -> None:
+    """It evaluates, or saves: it was told to have stalled, or to end in 0 s for as long as that took."""
+    if "command" in spec:
+        world.steps_per_epoch = None
+    world.submit(**spec, convergence=rule)
+    _train_to_its_last_step(world)
+    if "command" in spec:
+        world.repository.jobs.put_profile("job-1", {"total_steps": 40})
+    (job,) = world.repository.jobs.active()
+    decision, at = world.repository.rounds.latest_decisions(["job-1"])["job-1"], silent_since(job)
+    assert at is not None
+    for after in (1.0, 30.0, 60.0):
+        still = standstills(world.repository, [job], {}, at + after, 0.0)
+        assert still == {}
+        assert stepped_at(job) is None, "the next step is not late"
+        progress = progress_of(job, decision, at + after, None, still)
+        assert progress.finishing
+        assert progress.remaining_seconds == answers.Interval(mean=after, low=after / 9, high=after * 9)
+        case = Case(job=job, decision=decision, now=at + after, still=still)
+        (said,) = [each for each in explanation_of(case).sentences if "finishing" in each]
+        assert f"{words} {lasted(after)} ago: it is finishing, and by that it may end in" in said
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_task_whose_worker_is_replaced_after_its_last_step_is_told_no_end(world: World) -> None:
+    """It may have to make some of its steps again."""
+    world.submit(**_SMALL, convergence={"max_steps": 40})
+    _train_to_its_last_step(world)
+    crash(world, Role.WORKER, code=137)
+    (job,) = world.repository.jobs.active()
+    decision, now = world.repository.rounds.latest_decisions(["job-1"])["job-1"], world.clock()
+    still = standstills(world.repository, [job], {}, now, 0.0)
+    assert still["job-1"].is_replaced
+    progress = progress_of(job, decision, now, None, still)
+    assert (progress.progress, progress.finishing, progress.remaining_seconds) == (0.99, False, None)
+    case = Case(job=job, decision=decision, now=now, still=still)
+    assert explanation_of(case).sentences[-1] == "When it ends cannot be said while no step comes."
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

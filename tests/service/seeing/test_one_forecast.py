@@ -195,6 +195,37 @@ def test_a_budget_ends_a_job_after_seconds_whatever_its_speed_is(step: int) -> N
     assert told.mean == pytest.approx(14.0, rel=0.05), "steps that came late after a restart bring it no nearer"
 
 
+@pytest.mark.parametrize("limit", [{"max_seconds": 120.0}, {"max_cost": 1.0}])
+def test_a_job_that_ends_by_the_clock_takes_no_longer_than_predicted(limit: dict[str, float]) -> None:
+    """Its steps became faster 16 s ago: it was told to take longer, to make more and more steps and to be less far."""
+    size, (rule,) = Allocation(1, 0), limit
+    said: dict[str, Any] = {
+        "rule": rule,
+        "total_steps": {"mean": 1000.0, "low": 960.0, "high": 1050.0},
+        "remaining_steps": {"mean": 200.0, "low": 200.0, "high": 200.0},
+        "seconds_per_step": {"mean": 0.1, "low": 0.08, "high": 0.12},
+        "remaining_seconds": {"mean": 20.0, "low": 20.0, "high": 20.0},
+    }
+    decision = a_decision(at=NOW - 16.0, forecast=a_forecast(**said), allocation=size, previous=size)
+    before: answers.Job | None = None
+    for second in range(8):  # it ends in 4 s, or as soon as that is noticed
+        now, step = NOW + second, 1030 + 15 * second
+        record = a_record(state=JobState.RUNNING, wanted=size, running=size, step=step, step_at=now)
+        record = replace(record, formed_at=NOW - 116.0, started_at=NOW - 116.0)
+        record = replace(record, spec={**record.spec, "convergence": limit})
+        shown = job_body(record, decision, None, now)
+        assert not shown.longer_than_predicted
+        left, seconds = shown.remaining_steps, shown.remaining_seconds
+        assert left is not None
+        assert seconds is not None
+        assert (left.low or 0.0) <= left.mean <= (left.high or 0.0)
+        assert left.mean == pytest.approx(12.0 * seconds.mean, rel=0.3), "as many as it makes in the time that is left"
+        assert shown.progress is not None
+        assert shown.progress == pytest.approx(min(step / (step + left.mean), 0.99))
+        assert before is None or (before.progress or 0.0) <= shown.progress
+        before = shown
+
+
 @st.composite
 def standing_still(draw: st.DrawFn) -> Standstill:
     """A job that makes no step, or that has not passed the step where it hung or failed."""

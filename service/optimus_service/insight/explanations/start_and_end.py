@@ -12,7 +12,7 @@ from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SO
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
-from optimus_scheduler.model import LIMIT_RULES, Interval, Reason
+from optimus_scheduler.model import LIMIT_RULES, Directive, Interval, Reason
 from optimus_scheduler.model.format import lasted, money_words, time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
@@ -42,6 +42,7 @@ from optimus_service.observe.spec import (
     begins_anew,
     deadline_of,
     has_failed_before,
+    limit_made,
     passed_limits,
     promised_at,
     silent_since,
@@ -391,7 +392,14 @@ def _on_the_end_of_its_steps(case: Case, left: answers.Interval) -> list[str]:
     if not is_ending(case.job, case.still):
         return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
     ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
-    return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
+    made = limit_made(case.job)
+    if made is None and case.job.directive is Directive.FINISH:
+        last = "" if since is None else f"Its last step came {lasted(case.now - since)} ago: it"
+        return [f"{last or 'It'} is finishing, and {by_that}."]
+    all_steps = "It has made all steps that it announced"
+    if made is not None:
+        all_steps = f"{REACHED[made][0].upper()}{REACHED[made][1:]}"
+    return [f"{all_steps}{ago}: it is finishing, and {by_that}."]
 
 
 def _why_no_end(case: Case, expected: answers.Expected) -> list[str]:

@@ -11,7 +11,7 @@ from optimus_models.speed.course import AS_MEASURED, CourseToCome
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import Forecast, Interval
-from optimus_service.observe.spec import next_step
+from optimus_service.observe.spec import limit_made
 from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -38,13 +38,9 @@ REACHED = {
 def reached_limit(job: JobRecord, decision: DecisionRecord | None, now: float) -> str | None:
     """The field of the limit by which a job that would train on ends with the step that it goes on from; None: none is
     reached, as far as is known."""
-    limits, step = job.asked.convergence, next_step(job)
-    if job.is_tracked:
-        return None  # it ends where it runs
-    if limits.max_steps is not None and step >= limits.max_steps:
-        return "max_steps"
-    if limits.max_epochs is not None and step and (job.epoch or 0) >= limits.max_epochs:
-        return "max_epochs"
+    limits, made = job.asked.convergence, limit_made(job)
+    if job.is_tracked or made is not None:
+        return made  # a tracked one ends where it runs
     if limits.max_seconds is not None and job.started_at is not None and now >= job.started_at + limits.max_seconds:
         return "max_seconds"
     ends = decision is not None and decision.forecast.converged and decision.forecast.rule == "max_cost"

@@ -28,14 +28,16 @@ from optimus_scheduler.forecast.time_left import (
 from optimus_scheduler.model import Directive, Interval, JobState, SpeedSource
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
-from optimus_service.insight.jobs.end import End, part_done, reached_limit
+from optimus_service.insight.jobs.end import MOST_PROGRESS, End, part_done, reached_limit
 from optimus_service.observe.spec import (
     began_at,
     begins_anew,
     goes_back,
     has_failed_before,
-    has_made_all,
+    is_after_last_step,
+    is_ended,
     is_finishing,
+    limit_made,
     limits_in_force,
     most_steps,
     next_step,
@@ -67,7 +69,8 @@ class JobProgress:
     longer_than_predicted: bool = False
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
     finishing: bool = False
-    """Its rule holds, or it has made all steps that it announced and none more: it saves, evaluates and ends."""
+    """Its rule holds, or it has made all steps that its limit allows, or that it announced and none more: it saves,
+    evaluates and ends."""
     at_its_size: answers.Interval | None = None
     """Seconds left with the size that it has."""
     is_guessed: bool = False
@@ -123,7 +126,7 @@ def progress_of(
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if makes_no_more(job, still):
-        return _beyond_announced(job, end, now)
+        return _after_last_step(job, end, now)
     if decision is not None and decision.forecast.rule in passed_limits(job, now):
         return JobProgress(None, None, None)  # until the next round goes by what else tells its end
     is_paused = job.owner_paused_at is not None
@@ -143,11 +146,17 @@ def progress_of(
         if is_open:
             expected, by_runs = without_end, None
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    if goes_back(job) or _may_fail_again(job, still) or _goes_back_replaced(job, still):
+    is_back = _goes_back_replaced(job, still)
+    if goes_back(job) or _may_fail_again(job, still) or (is_back and job.asked.command is not None):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
-    total = given_not_ended(end.total, end.made_at, step, most_steps(job))
-    left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
+    left = _steps_by_clock(job, decision, end, now, speed)
+    is_by_clock = left is not None
+    if left is None:
+        total = given_not_ended(end.total, end.made_at, step, most_steps(job))
+        left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
+    else:
+        total = Interval(step + left.mean, step + left.low, step + left.high)
     if is_open:
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     times = _times_left(job, decision, end, end.even_left(left, step), expected, now, speed)
@@ -155,7 +164,7 @@ def progress_of(
         part_done(step, total),
         interval_body(left),
         times.to_the_end,
-        longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
+        longer_than_predicted=step > end.total.mean > 0 and not (is_by_clock or job.directive is Directive.FINISH),
         finishing=job.directive is Directive.FINISH,
         at_its_size=times.at_its_size,
         expected=times.expected,
@@ -181,18 +190,13 @@ def _times_left(
 ) -> _TimesLeft:
     """Of a job whose end its forecast tells. `left`: steps of the mean length; `expected`: by the look at the queue,
     not yet moved by the steps since; `speed`: see `progress_of`."""
-    drift = _drift_here(job, decision, end, speed)
-    is_new = drift is not None
-    if drift is None:
-        drift = 1.0 if decision is None else _drift(job, decision, end, now)
+    is_new, drift = _drift_here(job, decision, end, speed) is not None, _newest_drift(job, decision, end, now, speed)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
     now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
     here, late = end.seconds(now_left, drift), _late_seconds(job, decision, end, now, drift)
-    if end.by_time and limit.seconds < math.inf:
-        here, rest, late = until_limit(limit.seconds, end.soonest), _NO_SECONDS, _NO_SECONDS
-    elif end.paid_seconds is not None and decision is not None and _is_of_its_size(job, decision):
-        paid = (max(each + decision.at - now, 0.0) for each in _bounds(end.paid_seconds))
-        here, rest, late = Interval(*paid), _NO_SECONDS, _NO_SECONDS
+    by_clock = _seconds_by_clock(job, decision, end, now)
+    if by_clock is not None:
+        here, rest, late = by_clock, _NO_SECONDS, _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     ends_here = None if here is None else limit.cut(_plus(_plus(here, rest), late))
@@ -211,6 +215,29 @@ def _times_left(
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
     return _TimesLeft(to_the_end, at_its_size, expected)
+
+
+def _seconds_by_clock(job: JobRecord, decision: DecisionRecord | None, end: End, now: float) -> Interval | None:
+    """Seconds left of a job that its limit of time or its budget ends, whatever its speed; None of others."""
+    limit = _time_limit(job, now)
+    if end.by_time and limit.seconds < math.inf:
+        return until_limit(limit.seconds, end.soonest)
+    if end.paid_seconds is None or decision is None or not _is_of_its_size(job, decision):
+        return None
+    return Interval(*(max(each + decision.at - now, 0.0) for each in _bounds(end.paid_seconds)))
+
+
+def _steps_by_clock(
+    job: JobRecord, decision: DecisionRecord | None, end: End, now: float, speed: float | None
+) -> Interval | None:
+    """Steps that a job with tasks makes until that end, by its newest ones, where nothing else may end it before; None
+    of others."""
+    seconds, pace = _seconds_by_clock(job, decision, end, now), end.seconds_per_step
+    if seconds is None or end.soonest < 1.0 or job.waits or pace is None or pace.low <= 0:
+        return None
+    drift = _newest_drift(job, decision, end, now, speed)
+    paces = pace.mean, pace.high, pace.low
+    return Interval(*(each / (drift * takes) for each, takes in zip(_bounds(seconds), paces, strict=True)))
 
 
 def _is_of_its_size(job: JobRecord, decision: DecisionRecord) -> bool:
@@ -306,7 +333,7 @@ def tells_no_end(job: JobRecord, decision: DecisionRecord | None, now: float, st
     cancelled, waits to be tried again, stands still, or has yet to pass the step where it failed or hung."""
     stands = _is_without_end(job, still) or was_without_end(job, decision, now)
     fails = goes_back(job) or _may_fail_again(job, still) or _awaited_retry(job, now) is not None
-    return job.is_being_cancelled or stands or fails
+    return job.is_being_cancelled or stands or fails or _goes_back_replaced(job, still)
 
 
 def _may_fail_again(job: JobRecord, still: Standstills) -> bool:
@@ -346,12 +373,12 @@ def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
 
 
 def makes_no_more(job: JobRecord, still: Standstills) -> bool:
-    """Whether its processes have made all steps that it announced, and go on."""
-    return has_made_all(job) and not _is_replaced(job, still)
+    """Whether its processes have no step left to make, and go on."""
+    return is_after_last_step(job) and not _is_replaced(job, still)
 
 
 def is_ending(job: JobRecord, still: Standstills) -> bool:
-    """Whether they have made all of these and none more: they save or evaluate and end."""
+    """Whether they make none more: they save or evaluate and end."""
     return is_finishing(job) and not _is_replaced(job, still)
 
 
@@ -365,9 +392,8 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
 
 
 def _goes_back_replaced(job: JobRecord, still: Standstills) -> bool:
-    """Whether they are gone after all steps that it announced, and others go on from its last checkpoint: where that
-    is, nobody knows."""
-    return _is_replaced(job, still) and has_made_all(job) and not begins_anew(job)
+    """Whether they are gone after its last step, and others go on from its last checkpoint."""
+    return _is_replaced(job, still) and is_after_last_step(job) and not begins_anew(job)
 
 
 def _is_without_end(job: JobRecord, still: Standstills) -> bool:
@@ -636,6 +662,14 @@ def _drift_here(job: JobRecord, decision: DecisionRecord | None, end: End, speed
     return 1.0 / max(even_speed * end.seconds_per_step.mean, _LEAST_PART)
 
 
+def _newest_drift(job: JobRecord, decision: DecisionRecord | None, end: End, now: float, speed: float | None) -> float:
+    """How many times as long a step takes as the forecast said, as far as is known."""
+    drift = _drift_here(job, decision, end, speed)
+    if drift is None:
+        return 1.0 if decision is None else _drift(job, decision, end, now)
+    return drift
+
+
 _REPORT_SECONDS = 1.0
 """Between two reports of steps, as long as it is not known of a job: tasks post theirs once a second."""
 
@@ -690,21 +724,25 @@ def _instants(now: float, seconds: Interval) -> answers.Instants:
     )
 
 
-def _beyond_announced(job: JobRecord, end: End | None, now: float) -> JobProgress:
+def _after_last_step(job: JobRecord, end: End | None, now: float) -> JobProgress:
+    since, usual = silent_since(job), None if end is None else end.seconds_after_steps
+    seconds = after_last_step(0.0 if since is None else now - since, usual)
+    if is_ended(job):
+        done, left_seconds = MOST_PROGRESS if limit_made(job) is None else 1.0, interval_body(seconds)
+        no_steps = answers.Interval(mean=0.0, low=0.0, high=0.0)
+        return JobProgress(done, no_steps, left_seconds, finishing=True, at_its_size=left_seconds)
     announced = (job.profile or {})["total_steps"]
     left = beyond_announced(announced, job.step, most_steps(job) - job.step)
     is_beyond = not is_finishing(job)
     part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
-    by_steps, since = None if end is None else end.seconds(left), silent_since(job)
-    usual = None if end is None else end.seconds_after_steps
-    seconds = after_last_step(0.0 if since is None else now - since, usual)
+    by_steps = None if end is None else end.seconds(left)
     seconds = seconds if by_steps is None else longer_of(seconds, by_steps)
     return JobProgress(
         part if is_beyond else 1.0,
         interval_body(left if is_beyond else Interval(0.0, 0.0, left.high)),
         interval_body(_time_limit(job, now).cut(seconds)),
         longer_than_predicted=is_beyond,
-        finishing=not is_beyond or job.directive is Directive.FINISH,
+        finishing=not is_beyond,
     )
 
 
