@@ -25,6 +25,8 @@ MAX_TAGS = 200
 _LOSS = frozenset({"loss", "train_loss", "train/loss", "training_loss", "train_loss_step"})
 _RATE = frozenset({"learning_rate", "lr", "train/learning_rate"})
 _EVALUATED = ("eval", "val", "test")
+_SYSTEM = "system/"
+"""Before the names of what MLflow's client measures of the machine: it counts these by themselves, a step each 10 s."""
 _NOTHING = frozenset(
     {
         *("runs/set-tag", "runs/delete-tag", "runs/log-inputs", "runs/log-model", "runs/outputs", "experiments/update"),
@@ -231,7 +233,7 @@ def readings(metrics: Sequence[Metric], parameters: Mapping[str, str], at: float
     """What one call logged, by step. `at`: POSIX seconds when it came."""
     by_step: dict[int, list[Metric]] = {}
     for metric in metrics:
-        if 0 <= metric.step <= MAX_COUNT:
+        if 0 <= metric.step <= MAX_COUNT and not metric.name.startswith(_SYSTEM):
             by_step.setdefault(metric.step, []).append(metric)
     found = []
     for step, listed in sorted(by_step.items()):

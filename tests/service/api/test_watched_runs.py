@@ -363,6 +363,18 @@ def test_a_run_of_mlflow_is_a_job_from_its_creation_to_its_end(api: Api) -> None
     assert (job["state"], job["step"]) == ("succeeded", 4), "what comes after the end hurts nobody and is not counted"
 
 
+def test_what_the_client_of_mlflow_measures_of_the_machine_is_no_step_of_the_training(api: Api) -> None:
+    """With `enable_system_metrics_logging` it counts these figures by themselves, one each 10 s."""
+    run = created(api)
+    for counted in range(1, 13):
+        api.surroundings.clock.now += 10.0
+        of_machine = {"key": "system/cpu_utilization_percentage", "value": 50.0, "step": counted}
+        loss = [{"key": "loss", "value": 1 / counted, "step": counted // 6}] if counted % 6 == 0 else []
+        mlflow(api, "runs/log-batch", {"run_id": run, "metrics": [of_machine, *loss]})
+    assert [(step, n_steps) for step, n_steps, _ in samples(api, run)] == [(1, 1), (2, 1)]
+    assert api.job(run)["loss"] == 1 / 12
+
+
 ANY_JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=4)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)),
