@@ -108,7 +108,9 @@ JOB_RESCALES = _job_counter(
     "rescales", "Changes of size while it trained, each step on the way to a wanted size included"
 )
 JOB_DOWNTIME = _job_counter("stopped_seconds", "Time that training stood still at membership changes")
-JOB_LOST_STEPS = _job_counter("lost_steps", "Steps rolled back after deaths")
+JOB_LOST_STEPS = _job_counter(
+    "lost_steps", "Steps rolled back after deaths of its tasks, not at its pauses or new sizes"
+)
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.service.api.api_harness import NOW, Api, on_sqlite, sample, telemetry
 from tests.service.loop.loop_world import World
 from tests.service.seeing.metrics_page import BEGIN, DOCUMENT, END, as_markdown
-from tests.service.store.store_builders import a_decision, set_wanted
+from tests.service.store.store_builders import a_decision, a_membership, set_wanted
 
 from optimus_contract import answers
 from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Node, Resources, Role
@@ -26,6 +26,7 @@ from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.read import (
     fitted_loss,
     global_batch,
+    job_metrics,
     metrics_reader,
     prediction_error,
     reconcile_lag,
@@ -291,6 +292,14 @@ def test_a_job_that_has_what_it_should_does_not_lag(world: World) -> None:
     assert reconcile_lag(job, world.clock()) is None
     set_wanted(world.repository, "job-1", Allocation(1, 1), job.directive, (), world.clock())
     assert reconcile_lag(world.repository.jobs.get("job-1"), world.clock() + 3) == 3
+
+
+def test_lost_steps_are_those_of_deaths(world: World) -> None:
+    """Not of pauses, changes of size and retries, after which a script without checkpoints begins anew."""
+    job = world.submit()
+    causes = ("start", "worker_lost", "rescale", "pause", "resume", "server_lost", "coordinator_restart")
+    memberships = [a_membership(epoch=epoch, cause=cause, lost_steps=10**epoch) for epoch, cause in enumerate(causes)]
+    assert job_metrics(job, None, memberships, [], None, world.clock()).lost_steps == 1_100_010
 
 
 # --- this replica ----------------------------------------------------------------------------------------------------
