@@ -182,6 +182,7 @@ def job_metrics(
         usage=job_usage(newest),
         noise_scale=newest_noise_scale(newest),
         submitted_at=job.created_at,
+        waiting_since=job.waits_since if job.waits else None,
         remaining_cost=None if job.running.is_empty or believed is None else interval_body(believed.cost),
         rescales=job.rescales,
         stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
