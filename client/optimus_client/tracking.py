@@ -34,6 +34,8 @@ CLOSE_SECONDS = 5.0
 """How long the end of the run may wait for the service."""
 RESUMED_STEPS = 1000
 """A run whose first report is beyond this step did not make all these steps itself."""
+ROUNDED = 0.005
+"""Passes over the data may be told with two decimals."""
 MAX_COUNT = 2**53
 MAX_ERROR = 8000
 
@@ -145,6 +147,9 @@ class _Tracking(Reporter):
         self._profile: dict[str, Any] = {}
         self._sent_profile: dict[str, Any] = {}
         self._metrics: dict[str, float] = {}
+        self._total_epochs: float | None = None
+        self._tells_total = False
+        """It says itself after how many steps it ends."""
         super().__init__("", None, 0)
 
     def end(self, outcome: str, error: str | None) -> None:
@@ -167,7 +172,8 @@ class _Tracking(Reporter):
             return True
         if not self._register():
             return False
-        total = document.get("total_steps")
+        total, self._total_epochs = document.get("total_steps"), document.get("total_epochs")
+        self._tells_total = bool(total)
         if total:
             self._profile["total_steps"] = total
         samples, state = [], (self._sequence, self._last_step, self._last_at)
@@ -203,6 +209,7 @@ class _Tracking(Reporter):
         epoch, each = reading.get("epoch"), self._profile.get("steps_per_epoch")
         if epoch and epoch > 0 and math.isfinite(epoch):
             each = self._profile["steps_per_epoch"] = step / epoch
+            self._learn_total(step, epoch)
         sample = {
             "membership_epoch": EPOCH,
             "rank": 0,
@@ -222,6 +229,15 @@ class _Tracking(Reporter):
             sample["metrics"] = {name: _written(value) for name, value in reading["metrics"].items()}
         self._sequence += 1
         return sample
+
+    def _learn_total(self, step: int, epoch: float) -> None:
+        """After how many steps the run ends, where it tells after how many epochs, and is there at `step`."""
+        epochs, known = self._total_epochs, self._profile.get("total_steps")
+        if self._tells_total or not epochs or not epoch <= epochs < math.inf:
+            return
+        total = epochs / epoch * step
+        if total <= MAX_COUNT and (known is None or abs(total - known) > 0.5 + total * ROUNDED / epoch):
+            self._profile["total_steps"] = round(total)
 
     # --- the service -------------------------------------------------------------------------------------------------
 

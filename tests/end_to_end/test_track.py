@@ -208,6 +208,27 @@ def test_a_notebook_or_script_tracks_itself(served: Shell) -> None:
     assert "the data are gone" in failed[0]["failure"]
 
 
+def test_a_script_that_tells_after_how_many_epochs_it_ends_tells_after_how_many_steps(served: Shell) -> None:
+    script = textwrap.dedent(
+        """
+        import optimus_client
+
+        with optimus_client.track("epochs") as run:
+            optimus_client.report(total_epochs=5)
+            for step in range(1, 24):
+                optimus_client.report(step=step, loss=0.5 + 2 / step, epoch=round(step / 30, 2))
+                optimus_client.flush(5.0)
+        print(run.job_id)
+        """
+    )
+    (served.directory / "epochs.py").write_text(script)
+    done = served("python3 epochs.py")
+    assert done.returncode == 0, done.stderr
+    profile = job(served, done.stdout.strip())["profile"]
+    assert isinstance(profile, dict)
+    assert profile["total_steps"] == pytest.approx(150, rel=0.01), "30 steps an epoch, told with two decimals"
+
+
 @pytest.mark.parametrize(("code", "state"), [("", "succeeded"), ("0", "succeeded"), ("3", "failed")])
 def test_a_script_that_leaves_the_block_by_its_exit_code_ends_as_that_says(
     served: Shell, code: str, state: str

@@ -25,6 +25,8 @@ MAX_TAGS = 200
 _LOSS = frozenset({"loss", "train_loss", "train/loss", "training_loss", "train_loss_step"})
 _RATE = frozenset({"learning_rate", "lr", "train/learning_rate"})
 _EVALUATED = ("eval", "val", "test")
+_SYSTEM = "system/"
+"""Before the names of what MLflow's client measures of the machine: it counts these by themselves, a step each 10 s."""
 _NOTHING = frozenset(
     {
         *("runs/set-tag", "runs/delete-tag", "runs/log-inputs", "runs/log-model", "runs/outputs", "experiments/update"),
@@ -227,25 +229,59 @@ def metric_body(metric: Metric, at: float) -> Json:
 # --- what was logged -------------------------------------------------------------------------------------------------
 
 
-def readings(metrics: Sequence[Metric], parameters: Mapping[str, str], at: float) -> list[Reading]:
-    """What one call logged, by step. `at`: POSIX seconds when it came."""
-    by_step: dict[int, list[Metric]] = {}
-    for metric in metrics:
-        if 0 <= metric.step <= MAX_COUNT:
-            by_step.setdefault(metric.step, []).append(metric)
-    found = []
-    for step, listed in sorted(by_step.items()):
-        times = [each.timestamp / 1000 for each in listed if each.timestamp is not None]
-        when = moment(max(times, default=None), at)
-        found.append(reading(step, {each.name: each.value for each in listed}, when))
-    total = of_parameters(parameters).total_steps  # of epochs it is not known how long each is
-    if total is not None:
-        found.insert(0, Reading(channel=Channel.MLFLOW, at=at, announced=Announced(total)))
-    return found
+class LoggedRun:
+    """What one run logs. MLflow's client says step 0 where its caller names none: a loss that comes for step 0 again,
+    while the run has logged no step above, has none."""
+
+    def __init__(self) -> None:
+        self._at_zero: dict[str, Metric] = {}
+        """The newest loss of each name that came for step 0."""
+        self._has_steps = False
+        self._lacks_steps = False
+
+    def readings(self, metrics: Sequence[Metric], parameters: Mapping[str, str], at: float) -> list[Reading]:
+        """What one call logged, by step. `at`: POSIX seconds when it came."""
+        by_step: dict[int, list[Metric]] = {}
+        for metric in metrics:
+            if 0 <= metric.step <= MAX_COUNT and not metric.name.startswith(_SYSTEM):
+                by_step.setdefault(metric.step, []).append(metric)
+        at_zero = by_step.pop(0, [])
+        self._has_steps |= bool(by_step)
+        found = self._for_zero(at_zero, at)
+        found += [_reading_of(step, listed, at) for step, listed in sorted(by_step.items())]
+        total = of_parameters(parameters).total_steps  # of epochs it is not known how long each is
+        if total is not None:
+            found.insert(0, Reading(channel=Channel.MLFLOW, at=at, announced=Announced(total)))
+        return found
+
+    def _for_zero(self, metrics: Sequence[Metric], at: float) -> list[Reading]:
+        if self._has_steps:
+            return [_reading_of(0, metrics, at)] if metrics else []
+        lacked, before = self._lacks_steps, list(self._at_zero.values())
+        together: list[dict[str, Metric]] = []
+        for metric in metrics:
+            known = self._at_zero.get(metric.name)
+            if known is not None and metric.timestamp is not None and metric.timestamp == known.timestamp:
+                continue  # a request that is repeated
+            if metric.name in _LOSS:
+                self._lacks_steps |= known is not None
+                self._at_zero[metric.name] = metric
+            if not together or metric.name in together[-1]:
+                together.append({})
+            together[-1][metric.name] = metric
+        listed = [list(each.values()) for each in together]
+        if self._lacks_steps and not lacked and before:
+            listed.insert(0, before)  # it was taken for that of step 0
+        return [_reading_of(None if self._lacks_steps else 0, each, at) for each in listed]
 
 
-def reading(step: int, values: Mapping[str, float], at: float) -> Reading:
-    """What metrics that were logged for one step say."""
+def _reading_of(step: int | None, metrics: Sequence[Metric], at: float) -> Reading:
+    times = [each.timestamp / 1000 for each in metrics if each.timestamp is not None]
+    return reading(step, {each.name: each.value for each in metrics}, moment(max(times, default=None), at))
+
+
+def reading(step: int | None, values: Mapping[str, float], at: float) -> Reading:
+    """What metrics that were logged together say; `step`: for which, None where none was named."""
     return Reading(
         channel=Channel.MLFLOW,
         at=at,

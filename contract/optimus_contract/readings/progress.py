@@ -408,7 +408,9 @@ class Progress:
             if _is_counted(reading) or reading.metrics or reading.learning_rate is not None:
                 self._held.append(reading)
             return None  # another channel may be about to tell steps
-        if (reading.loss is None and epoch is None) or (self.step is not None and not self._counts):
+        # Of MLflow, which others' steps are not behind: those before, too, were counted, by whoever stored them.
+        counts = self._counts or (reading.channel is Channel.MLFLOW and self._first is None)
+        if (reading.loss is None and epoch is None) or (self.step is not None and not counts):
             return None
         passes = reading.epoch if epoch is None else None
         if passes is not None and self._passes is not None and passes <= self._passes.newest:

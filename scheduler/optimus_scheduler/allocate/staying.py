@@ -72,10 +72,14 @@ def with_closed(snapshot: Snapshot, held: Mapping[str, Resources]) -> Room:
     return Room(total_of((snapshot.capacity, *held.values())), OnClosed(held, whole))
 
 
+CLOSED_OR_LOST = "Closed or lost"
+"""Begins the sentence that names such nodes."""
+
+
 def closed_words(nodes: Nodes) -> str | None:
     """Which nodes are closed, or lost, in a sentence; None: none is."""
     names = sorted(nodes.closed_names)
-    return f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
+    return f"{CLOSED_OR_LOST}: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
 
 
 def size_of(outlook: Outlook, tasks: Collection[TaskSlot]) -> Allocation:

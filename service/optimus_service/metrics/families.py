@@ -100,6 +100,9 @@ JOB_GPU_MEMORY = _job_gauge("used_gpu_memory_bytes", "GPU memory of its workers'
 JOB_NOISE = _job_gauge("noise_scale_examples", "Noise scale tr(Σ)/|G|² of its gradients, where it is measured")
 JOB_STRAGGLER = _job_gauge("straggler_ratio", "Compute time per step of the slowest worker over that of the median one")
 JOB_SUBMITTED = _job_gauge("submitted_timestamp_seconds", "When it was submitted, POSIX seconds")
+JOB_WAITING = _job_gauge(
+    "waiting_since_timestamp_seconds", "Since when it waits for tasks, POSIX seconds; only if it does"
+)
 JOB_COST = _job_gauge("cost_per_hour", "What its membership costs, in the currency of the prices; none without prices")
 JOB_REMAINING_COST = _job_gauge(
     "predicted_remaining_cost", "Predicted money to be spent until the end, with its 80 % interval", "bound"
@@ -108,7 +111,9 @@ JOB_RESCALES = _job_counter(
     "rescales", "Changes of size while it trained, each step on the way to a wanted size included"
 )
 JOB_DOWNTIME = _job_counter("stopped_seconds", "Time that training stood still at membership changes")
-JOB_LOST_STEPS = _job_counter("lost_steps", "Steps rolled back after deaths")
+JOB_LOST_STEPS = _job_counter(
+    "lost_steps", "Steps rolled back after deaths of its tasks, not at its pauses or new sizes"
+)
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
@@ -253,6 +258,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             JOB_NOISE,
             JOB_STRAGGLER,
             JOB_SUBMITTED,
+            JOB_WAITING,
             JOB_COST,
             JOB_REMAINING_COST,
             JOB_RESCALES,

@@ -54,6 +54,7 @@ class JobMetrics:
     """`cpu_cores` and `memory_bytes` of all servers together, and of the coordinator, by role."""
     noise_scale: float | None = None
     submitted_at: float = 0.0
+    waiting_since: float | None = None
     cost_per_hour: float | None = None
     remaining_cost: answers.Interval | None = None
     rescales: int = 0
@@ -186,6 +187,7 @@ _JOB_POINTS: tuple[tuple[Family, _PointsOf], ...] = (
     (catalogue.JOB_STEP_PARTS, lambda job: [((part,), seconds) for part, seconds in job.step_parts.items()]),
     (catalogue.JOB_STRAGGLER, _one(lambda job: job.straggler)),
     (catalogue.JOB_SUBMITTED, _one(lambda job: job.submitted_at)),
+    (catalogue.JOB_WAITING, _one(lambda job: job.waiting_since)),
     (catalogue.JOB_COST, _one(lambda job: job.cost_per_hour)),
     (catalogue.JOB_REMAINING_COST, _bounds(lambda job: job.remaining_cost)),
     (catalogue.JOB_RESCALES, _one(lambda job: job.rescales)),

@@ -31,6 +31,8 @@ _SPEED_SAMPLES = 50
 """Newest samples of a job that speeds and times are taken from: enough for a curve in a dashboard."""
 NOT_LOOKED_AT = "NoRoundYet"
 """Stands for the reason of a job that no round has seen."""
+_DEATHS = frozenset({"worker_lost", "server_lost", "coordinator_restart"})
+"""Causes of memberships that a death of a task began."""
 _PARTS = ("data", "compute", "push", "wait", "pull")
 
 
@@ -180,10 +182,11 @@ def job_metrics(
         usage=job_usage(newest),
         noise_scale=newest_noise_scale(newest),
         submitted_at=job.created_at,
+        waiting_since=job.waits_since if job.waits else None,
         remaining_cost=None if job.running.is_empty or believed is None else interval_body(believed.cost),
         rescales=job.rescales,
         stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
-        lost_steps=sum(each.lost_steps for each in memberships),
+        lost_steps=sum(each.lost_steps for each in memberships if each.cause in _DEATHS),
     )
 
 

@@ -363,6 +363,51 @@ def test_a_run_of_mlflow_is_a_job_from_its_creation_to_its_end(api: Api) -> None
     assert (job["state"], job["step"]) == ("succeeded", 4), "what comes after the end hurts nobody and is not counted"
 
 
+def test_what_the_client_of_mlflow_measures_of_the_machine_is_no_step_of_the_training(api: Api) -> None:
+    """With `enable_system_metrics_logging` it counts these figures by themselves, one each 10 s."""
+    run = created(api)
+    for counted in range(1, 13):
+        api.surroundings.clock.now += 10.0
+        of_machine = {"key": "system/cpu_utilization_percentage", "value": 50.0, "step": counted}
+        loss = [{"key": "loss", "value": 1 / counted, "step": counted // 6}] if counted % 6 == 0 else []
+        mlflow(api, "runs/log-batch", {"run_id": run, "metrics": [of_machine, *loss]})
+    assert [(step, n_steps) for step, n_steps, _ in samples(api, run)] == [(1, 1), (2, 1)]
+    assert api.job(run)["loss"] == 1 / 12
+
+
+def test_losses_that_mlflow_logs_without_a_step_count_as_one_each(serving: Serve) -> None:
+    """Its client says step 0 then; a request that is repeated, and a service that was restarted, change nothing."""
+
+    def log(api: Api, minute: int) -> None:
+        api.surroundings.clock.now = now = NOW + 60.0 * minute
+        logged = {"run_id": run, "key": "loss", "value": 1 / minute, "step": 0, "timestamp": int(1000 * now)}
+        for _ in range(2):
+            mlflow(api, "runs/log-metric", logged)
+        mlflow(api, "runs/log-metric", {**logged, "key": "val_loss", "value": 1.0})
+
+    with serving() as api:
+        run = created(api)
+        for minute in range(1, 6):
+            log(api, minute)
+        assert samples(api, run) == [(each, 1, 1 / each) for each in range(1, 6)]
+        assert [each.seconds for each in api.repository.samples.newest(run, 4)] == [60.0] * 4
+    with serving() as api:
+        for minute in range(6, 9):
+            log(api, minute)
+        assert [step for step, _, _ in samples(api, run)] == list(range(1, 9))
+
+
+def test_steps_of_mlflow_that_begin_with_0_are_those_that_are_said(api: Api) -> None:
+    run = created(api)
+    for step in range(4):
+        api.surroundings.clock.now += 60.0
+        for name in ("loss", "val_loss"):
+            mlflow(api, "runs/log-metric", {"run_id": run, "key": name, "value": 1.0, "step": step})
+    mlflow(api, "runs/log-metric", {"run_id": run, "key": "loss", "value": 1.0})
+    mlflow(api, "runs/log-metric", {"run_id": run, "key": "loss", "value": 1.0})
+    assert [step for step, _, _ in samples(api, run)] == [1, 2, 3]
+
+
 ANY_JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=4)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)),

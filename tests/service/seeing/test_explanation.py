@@ -24,6 +24,7 @@ from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
+from optimus_scheduler.allocate.staying import closed_words
 from optimus_scheduler.explain import BETTER_USED, GOES_FIRST
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import (
@@ -33,8 +34,11 @@ from optimus_scheduler.model import (
     Directive,
     Interval,
     JobState,
+    Node,
+    Nodes,
     Quota,
     Reason,
+    Resources,
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND, Behind, WithOneEnd
@@ -1549,6 +1553,14 @@ def test_the_age_of_a_decision_is_of_the_one_that_is_told(
     if "owner_paused_at" in changes:
         first = explanation_of(Case(job=job, decision=None, now=10.0))
         assert (first.reason, first.at) == ("PausedByOwner", moment(9.0)), "also before the first round"
+
+
+def test_the_queue_says_that_nodes_are_closed_or_lost() -> None:
+    waits = replace(a_decision("job-1", reason="NoFeasibleNode", allocation=NOTHING), message="Waits: no node.")
+    nodes = Nodes([Node("node-0", Resources(4.0), schedulable=False)])
+    closed = replace(waits, message=f"{waits.message} {closed_words(nodes)}")
+    assert waiting_words(closed)[1] == "no open node has the room for its tasks, and some nodes are closed or lost"
+    assert waiting_words(waits)[1].startswith("no node has the room")
 
 
 def test_the_queue_says_that_others_make_better_use_of_the_room() -> None:

@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.service.api.api_harness import NOW, Api, on_sqlite, sample, telemetry
 from tests.service.loop.loop_world import World
 from tests.service.seeing.metrics_page import BEGIN, DOCUMENT, END, as_markdown
-from tests.service.store.store_builders import a_decision, set_wanted
+from tests.service.store.store_builders import a_decision, a_membership, set_wanted
 
 from optimus_contract import answers
+from optimus_scheduler.lifecycle import ResumeRequested
 from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Node, Resources, Role
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.jobs.usage import LATELY_SECONDS, JobUsage
@@ -26,6 +27,7 @@ from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.read import (
     fitted_loss,
     global_batch,
+    job_metrics,
     metrics_reader,
     prediction_error,
     reconcile_lag,
@@ -77,6 +79,7 @@ def a_job(**changes: Any) -> JobMetrics:
         "usage": JobUsage(workers=1, cpu_cores=0.9, memory_bytes=1e9, gpu_utilization=0.5, gpu_memory_bytes=2e9),
         "usage_of_others": {"server": {"cpu_cores": 0.4, "memory_bytes": 3e8}},
         "noise_scale": 22.0,
+        "waiting_since": 5.0,
         "cost_per_hour": 3.0,
         "remaining_cost": answers.Interval(mean=5, low=4, high=6),
     }
@@ -291,6 +294,32 @@ def test_a_job_that_has_what_it_should_does_not_lag(world: World) -> None:
     assert reconcile_lag(job, world.clock()) is None
     set_wanted(world.repository, "job-1", Allocation(1, 1), job.directive, (), world.clock())
     assert reconcile_lag(world.repository.jobs.get("job-1"), world.clock() + 3) == 3
+
+
+def test_lost_steps_are_those_of_deaths(world: World) -> None:
+    """Not of pauses, changes of size and retries, after which a script without checkpoints begins anew."""
+    job = world.submit()
+    causes = ("start", "worker_lost", "rescale", "pause", "resume", "server_lost", "coordinator_restart")
+    memberships = [a_membership(epoch=epoch, cause=cause, lost_steps=10**epoch) for epoch, cause in enumerate(causes)]
+    assert job_metrics(job, None, memberships, [], None, world.clock()).lost_steps == 1_100_010
+
+
+def test_a_job_that_its_owner_resumed_waits_since_then(world: World) -> None:
+    jobs = world.repository.jobs
+    world.submit("job-1", paused=True)
+    metrics = Metrics()
+    metrics.show_state(metrics_reader(world.repository, world.clock, lambda: True, lambda: None, PRICES))
+
+    def told() -> float | None:
+        job = (("job", "job-1"), ("job_id", "job-1"))
+        return values(metrics.text().decode()).get(("optimus_job_waiting_since_timestamp_seconds", job))
+
+    assert told() is None, "it waits for its owner"
+    world.clock.now += 5 * 3600.0
+    jobs.advance("job-1", ResumeRequested(), world.clock())
+    assert told() == world.clock()
+    world.round()
+    assert told() is None, "its tasks are on their way"
 
 
 # --- this replica ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.client.agent import wait_until
 
-from optimus_workers.script.processes import Process, Starter, terminate_if
+from optimus_workers.script.processes import Process, Starter, ended_by_itself, how_it_ended, terminate_if
 
 SCRIPT = """
 import time
@@ -52,3 +52,12 @@ def test_processes_stand_still_while_it_is_looked_whether_they_may_end(starter: 
     assert terminate_if(processes, stand_still)
     wait_until(lambda: None not in [process.poll() for process in processes])
     assert [process.exit_code for process in processes] == [128 + 15, 128 + 15]
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(1, "exit code 1"), (128, "exit code 128"), (137, "signal 9"), (143, "signal 15"), (255, "exit code 255")],
+)
+def test_only_a_code_of_a_signal_that_there_is_tells_one(code: int, how: str) -> None:
+    """`sys.exit(-1)` ends with 255."""
+    assert (how_it_ended(code), ended_by_itself(code)) == (how, how.startswith("exit"))

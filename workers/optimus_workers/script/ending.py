@@ -16,7 +16,7 @@ from optimus_contract.readings.progress import Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.checkpoints import Writes
 from optimus_workers.script.learning import Learning
-from optimus_workers.script.processes import Process, ended_by_itself, signal_group, terminate_if
+from optimus_workers.script.processes import Process, ended_by_itself, how_it_ended, signal_group, terminate_if
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import finite
 from optimus_workers.wire.control import Delivered
@@ -47,8 +47,9 @@ LEARNED_BEFORE_END_SECONDS = 2.0
 
 def _explained(process: Process, code: int) -> str:
     """What a process printed last, and how it ended."""
-    how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
-    return f"the command ended with {how}; it printed last:\n{process.tail()[-ERROR_CHARACTERS:].strip()}"
+    return (
+        f"the command ended with {how_it_ended(code)}; it printed last:\n{process.tail()[-ERROR_CHARACTERS:].strip()}"
+    )
 
 
 def trained_untold(progress: Progress, asked_after: float) -> float:

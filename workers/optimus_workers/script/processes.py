@@ -104,7 +104,16 @@ def as_python(argv: Sequence[str], environment: Mapping[str, str], directory: Pa
 
 def ended_by_itself(exit_code: int | None) -> bool:
     """Whether a process ended, and not by a signal. `exit_code`: 128 + n after signal n; None: it has not ended."""
-    return exit_code is not None and exit_code <= 128
+    return exit_code is not None and not _is_of_a_signal(exit_code)
+
+
+def how_it_ended(exit_code: int) -> str:
+    """In words. `exit_code`: 128 + n after signal n; -1 of `sys.exit` is 255, which is of none."""
+    return f"signal {exit_code - 128}" if _is_of_a_signal(exit_code) else f"exit code {exit_code}"
+
+
+def _is_of_a_signal(exit_code: int) -> bool:
+    return exit_code - 128 in signal.valid_signals()
 
 
 class Process:

@@ -36,7 +36,7 @@ from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.searching import LimitedSearch, given_up_words
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, Writers, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
-from optimus_workers.script.processes import ended_by_itself
+from optimus_workers.script.processes import ended_by_itself, how_it_ended
 from optimus_workers.script.samples import Gathered, finite, profile_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send
@@ -446,8 +446,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _explained(code: int, tail: str) -> str:
-    how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
-    return f"the command ended with {how}; it printed last:\n{tail.strip()}"
+    return f"the command ended with {how_it_ended(code)}; it printed last:\n{tail.strip()}"
 
 
 def visible_gpus() -> int:

@@ -117,8 +117,8 @@ class JobRuns:
     def log(self, run_id: str, metrics: Sequence[Metric], parameters: Mapping[str, str]) -> None:
         """See `Runs`."""
         self._own(run_id)
-        found = mlflow.readings(metrics, parameters, self._services.clock())
-        self._watching.note(run_id, lambda _: found)
+        now = self._services.clock()
+        self._watching.note(run_id, lambda memory: memory.mlflow.readings(metrics, parameters, now))
 
     def _tag(self, new: NewRun, name: str) -> int | None:
         text = new.tags.get(TAG + name)

@@ -19,6 +19,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.limits import MAX_SAMPLES_PER_POST
 from optimus_contract.readings.kubeflow import Kubeflow
+from optimus_contract.readings.mlflow import LoggedRun
 from optimus_contract.readings.otlp import Otlp
 from optimus_contract.readings.progress import Advance, Learned, Progress
 from optimus_contract.readings.reading import Channel, Reading
@@ -55,6 +56,7 @@ class Memory:
     progress: Progress
     kubeflow: Kubeflow = field(default_factory=Kubeflow)
     otlp: Otlp = field(default_factory=Otlp)
+    mlflow: LoggedRun = field(default_factory=LoggedRun)
 
 
 Tell = Callable[[Memory], Sequence[Reading]]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
+from optimus_scheduler.allocate.staying import CLOSED_OR_LOST
 from optimus_scheduler.explain import BETTER_USED
 from optimus_scheduler.model import Allocation, JobState, Reason
 from optimus_scheduler.model.format import headline, size_words
@@ -136,6 +137,8 @@ def waiting_words(decision: DecisionRecord | None) -> tuple[str | None, str]:
         return None, "no round has looked at it since it began to wait"
     if decision.reason == Reason.WAITING_FOR_RESOURCES and BETTER_USED in decision.message:
         return decision.reason, "other jobs make better use of the room that its minimum would need"
+    if decision.reason == Reason.NO_FEASIBLE_NODE and CLOSED_OR_LOST in decision.message:
+        return decision.reason, "no open node has the room for its tasks, and some nodes are closed or lost"
     of_quotas = _OF_QUOTAS.items() if decision.reason == Reason.WAITING_FOR_QUOTA else ()
     told = [why for part, why in of_quotas if part in decision.message]
     return decision.reason, told[0] if told else text_of(decision.reason).meaning

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optimus_contract.readings import mlflow
-from optimus_contract.readings.mlflow import Json, Metric, NewRun, Unknown
+from optimus_contract.readings.mlflow import Json, LoggedRun, Metric, NewRun, Unknown
 from optimus_contract.readings.reading import Reading
 
 MAX_RUNS = 1_000
@@ -25,6 +25,7 @@ class _Run:
     metrics: dict[str, Json] = field(default_factory=dict)
     """The newest of each name."""
     parameters: dict[str, str] = field(default_factory=dict)
+    logged: LoggedRun = field(default_factory=LoggedRun)
 
     def body(self) -> Json:
         found = mlflow.run_body(
@@ -84,7 +85,7 @@ class Mlflow:
         for name, value in parameters.items():
             if name in run.parameters or len(run.parameters) < MAX_NAMES:
                 run.parameters[name] = value
-        self._read += mlflow.readings(metrics, parameters, self._at)
+        self._read += run.logged.readings(metrics, parameters, self._at)
 
     def _run(self, run_id: str) -> _Run:
         if run_id not in self._runs:
