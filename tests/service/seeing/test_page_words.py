@@ -13,22 +13,31 @@ import pytest
 
 from optimus_cli.bodies import Interval
 from optimus_cli.commands import project
-from optimus_cli.show import wording
+from optimus_cli.show import render_predictions, wording
 from optimus_contract.answers.jobs import ListedState
 from optimus_scheduler.model.format import lasted
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 PROGRAM = """
 const [module, calls] = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const { existsSync, readFileSync } = require("fs");
 const typescript = require("typescript");
-const source = require("fs").readFileSync(`src/${module}.ts`, "utf8");
-const compilerOptions = { module: "CommonJS", target: "ES2022" };
-const { outputText } = typescript.transpileModule(source, { compilerOptions });
+const compilerOptions = { module: "CommonJS", target: "ES2022", jsx: "react-jsx", jsxImportSource: "preact" };
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
-const made = { exports: {} };
-new Function("module", "exports", outputText)(made, made.exports);
+const loaded = new Map();
+const load = (name) => {
+  if (!loaded.has(name)) {
+    const made = { exports: {} };
+    loaded.set(name, made);
+    const file = [`src/${name}.ts`, `src/${name}.tsx`].find(existsSync);
+    const { outputText } = typescript.transpileModule(readFileSync(file, "utf8"), { compilerOptions });
+    const wanted = (other) => (other.startsWith("./") ? load(other.slice(2)) : require(other));
+    new Function("module", "exports", "require", outputText)(made, made.exports, wanted);
+  }
+  return loaded.get(name).exports;
+};
 const plain = (value) => (value instanceof Map ? Object.fromEntries(value) : value);
-console.log(JSON.stringify(calls.map(([name, ...given]) => plain(made.exports[name](...given)))));
+console.log(JSON.stringify(calls.map(([name, ...given]) => plain(load(module)[name](...given)))));
 """
 
 
@@ -111,6 +120,26 @@ def test_a_time_that_is_over_is_rounded_alike_by_the_service_the_command_line_an
     assert told == [wording.duration(seconds) for seconds in times]
     on_the_page = [re.sub(r"(?<=min) 00 s$|(?<= )0(?=\d (s|min)$)", "", words) for words in told]  # 3 min, 3 min 5 s
     assert called("words", *(["duration", seconds] for seconds in times)) == on_the_page
+
+
+def test_the_page_says_what_a_plan_takes_from_others_as_the_command_line_does() -> None:
+    none: dict[str, Any] = {"lost_steps": 0, "lost_seconds": None, "loses_since_checkpoint": False}
+    cases: list[Any] = [
+        none,
+        {**none, "loses_since_checkpoint": True},
+        {**none, "lost_steps": 86, "lost_seconds": 65.0},
+    ]
+    told = [render_predictions.loses(case) for case in cases]
+    assert told[1] == "what it made since its checkpoint, unless it saves"
+    assert called("words", *(["loses", case] for case in cases)) == [each.replace(" 05 s", " 5 s") for each in told]
+
+
+def test_beside_the_table_of_a_plan_stands_what_the_table_does_not_say() -> None:
+    held = "Its tasks may have to wait until those of big (big-1) have stopped: that takes some seconds."
+    smaller = "big (big-1) would have 1 worker instead of 4 workers and end 60 s later."
+    later = "small (small-1), which waits, would start in 90 s instead of 60 s."
+    plan = {"sentences": [held, smaller, later], "effects": [{"name": "big", "job_id": "big-1"}]}
+    assert called("words", ["besideTable", plan]) == [[held, later]]
 
 
 def test_the_page_says_a_limit_of_steps_as_one() -> None:
