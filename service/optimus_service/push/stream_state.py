@@ -11,9 +11,9 @@ from optimus_contract import answers
 from optimus_contract.interval_words import is_limit
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.insight.format import finite, moment, moment_or_none
+from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.jobs.bodies import resources_body
-from optimus_service.insight.jobs.progress import Ends, progress_of
+from optimus_service.insight.jobs.progress import Ends, loss_of, progress_of, step_of
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.jobs.why import explain
 from optimus_service.metrics.read import resources_of_job, waiting_by_reason
@@ -107,8 +107,8 @@ def job_line(
         servers=job.running.servers,
         wanted_workers=job.intended.workers,
         wanted_servers=job.intended.servers,
-        step=job.step,
-        loss=finite(job.loss),
+        step=step_of(job, still),
+        loss=loss_of(job, still),
         progress=ahead.progress,
         remaining_seconds=steady(ahead.remaining_seconds) if job.is_without_tasks else ahead.remaining_seconds,
         start_seconds=None if ahead.expected is None else steady(ahead.expected.start_seconds),
