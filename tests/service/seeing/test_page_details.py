@@ -175,6 +175,18 @@ def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stor
         assert ends == ["50 s", "1 min 35 s", "—", "1 min 45 s"], "none of the moment at which it hung"
 
 
+def test_the_median_error_of_predictions_is_told_as_the_service_tells_it(chromium: Browser, live: LiveService) -> None:
+    score = {"kind": "start", "part": "first step", "promises": 3, "held": 0.995}
+    errors = [{**score, "part": str(error), "median_error_percent": error} for error in (12.7, 99.9, 350.0)]
+    with opened(chromium, f"{live.url}/#/nodes") as page:
+        page.route("**/v1/promises", lambda route: route.fulfill(json={"scores": errors, "tasks": []}))
+        page.goto(f"{live.url}/#/")
+        page.get_by_text("How predictions turned out").click()
+        cells = page.locator("details tbody tr td:nth-child(n + 4)").filter(has_text="%")
+        cells.nth(5).wait_for()
+        assert cells.all_text_contents() == ["99 %", "13 %", "99 %", "100 %", "99 %", "350 %"]
+
+
 # --- logs ------------------------------------------------------------------------------------------------------------
 
 
