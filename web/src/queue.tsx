@@ -82,11 +82,11 @@ export function QueueOfJobs({ now }: { now: number }) {
   );
 }
 
-/** `3 of 7 in the queue`, of a job that waits; null: it is not known, or far behind. `at` asks anew when it changes. */
-export function usePlace(id: string, waits: boolean, at: string | null): string | null {
+/** `3 of 7 in the queue`, of a job that waits; null: it is not known, or far behind. It is asked for with each `load`. */
+export function usePlace(id: string, waits: boolean, load: object): string | null {
   const [place, setPlace] = useState<string | null>(null);
+  useEffect(() => setPlace(null), [id, waits]);
   useEffect(() => {
-    setPlace(null);
     if (!waits) return undefined;
     const stop = new AbortController();
     const told = ({ waiting, jobs }: Queue) => {
@@ -95,6 +95,6 @@ export function usePlace(id: string, waits: boolean, at: string | null): string 
     };
     get<Queue>(PATH, stop.signal).then(told, () => undefined); // the stream says when the service is away
     return () => stop.abort();
-  }, [id, waits, at]);
+  }, [id, waits, load]);
   return place;
 }
