@@ -15,7 +15,7 @@ export function QueueOfJobs({ now }: { now: number }) {
   const [found] = useAnswer<Queue>(PATH);
   const { shown, page, turn } = usePages(found?.jobs ?? []);
   if (!found) return <p class="quiet empty">Loading …</p>;
-  const { waiting, jobs } = found;
+  const { waiting, jobs, same_start_by: by } = found;
   const looked = jobs.find((job) => job.expected?.start_seconds)?.expected?.computed_at;
   return (
     <article aria-labelledby="queue">
@@ -26,9 +26,10 @@ export function QueueOfJobs({ now }: { now: number }) {
         {waiting === 0 ? "Nobody waits" : `${counted(waiting, "job")} ${waiting === 1 ? "waits" : "wait"}`}
       </h1>
       <p class="quiet">
-        The one that is expected to start first is at the top; of those with the same start, the one of higher priority,
-        then the older.{looked && ` Starts are told by the look at the queue ${ago(looked, now)}.`} Each round decides
-        anew: a smaller, shorter or more urgent job may start before those above it.
+        The one that is expected to start first is at the top; those with the same start stand by {by}, after those that
+        have waited so long that they go first.
+        {looked && ` Starts are told by the look at the queue ${ago(looked, now)}.`} Each round decides anew: a smaller,
+        shorter or more urgent job may start before those above it.
       </p>
       {jobs.length > 0 && (
         <Wide label="The queue">
