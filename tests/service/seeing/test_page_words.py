@@ -25,14 +25,17 @@ const typescript = require("typescript");
 const compilerOptions = { module: "CommonJS", target: "ES2022", jsx: "react-jsx", jsxImportSource: "preact" };
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
 const loaded = new Map();
+const wanted = (name) => {
+  if (name.startsWith("./")) return load(name.slice(2));
+  return name.endsWith(".css") ? {} : require(name);
+};
 const load = (name) => {
   if (!loaded.has(name)) {
     const made = { exports: {} };
     loaded.set(name, made);
     const file = [`src/${name}.ts`, `src/${name}.tsx`].find(existsSync);
     const { outputText } = typescript.transpileModule(readFileSync(file, "utf8"), { compilerOptions });
-    const wanted = (other) => (other.startsWith("./") ? load(other.slice(2)) : require(other));
-    new Function("module", "exports", "require", outputText)(made, made.exports, wanted);
+      new Function("module", "exports", "require", outputText)(made, made.exports, wanted);
   }
   return loaded.get(name).exports;
 };
@@ -155,6 +158,29 @@ def test_the_page_says_a_limit_of_steps_as_one() -> None:
         "937",
         "about 937",
     ]
+
+
+def test_the_parts_of_a_pause_are_those_that_last() -> None:
+    parts = {"save_seconds": None, "stop_seconds": 0.5, "start_seconds": 3.1, "load_seconds": None, "told_every": 100}
+    assert called("sizes", ["parts", {"pause_parts": parts}]) == ["stop 0.500 s, start 3.10 s"]
+
+
+def test_who_cancels_a_job_is_asked_by_what_it_has() -> None:
+    def job(step: int, workers: int, **spec: bool) -> dict[str, Any]:
+        has = {"workers": workers, "servers": 0}
+        return {"finished_at": None, "directive": "run", "step": step, "spec": spec, "wanted": has, "running": has}
+
+    asked = {
+        ("Its tasks are stopped.", "Let it run"): job(0, 1),
+        ("Its tasks are stopped, at step 1 000.", "Let it run"): job(1000, 2),
+        ("It ends before it has made a step.", "Let it wait"): job(0, 0),
+        ("It ends at step 100.", "Let it wait"): job(100, 0),
+        ("It ends at step 100.", "Leave it paused"): job(100, 0, paused=True),
+        ("It trains on outside the cluster, and is no longer watched.", "Let it run"): job(0, 0, tracked=True),
+    }
+    offered = called("actions", *(["actionsOf", each] for each in asked.values()))
+    doubts = [next(each["doubt"] for each in actions if each["label"] == "Cancel") for actions in offered]
+    assert [(each["words"], each["no"]) for each in doubts] == list(asked)
 
 
 GREY = 10
