@@ -100,6 +100,20 @@ def test_evaluations_have_a_picture_each(chromium: Browser, stored: LiveService)
         assert cells == ["10", "0.1000", "20", "0.5000", "30", "0.7500", "40", "0.8000"]
 
 
+def test_no_end_is_predicted_of_a_job_that_has_ended(chromium: Browser, stored: LiveService) -> None:
+    """As one that failed: how many steps it was predicted to make is told of it still."""
+    told = httpx.get(f"{stored.url}/v1/jobs/{STORED}/predictions", trust_env=False, timeout=60).json()
+    told["total_steps"] = {"mean": 60.0, "low": 60.0, "high": 60.0}
+    with opened(chromium, f"{stored.url}/#/nodes") as page:
+        page.route("**/predictions?**", lambda route: route.fulfill(json=told))
+        page.goto(f"{stored.url}/#/jobs/{STORED}")
+        figure = chart(page, "Loss by step")
+        figure.locator("canvas").wait_for()
+        label = figure.get_by_role("img").get_attribute("aria-label") or ""
+        assert "4 points, the newest" in label
+        assert "predicted" not in label
+
+
 def test_values_are_read_by_pointer_and_by_keyboard(chromium: Browser, stored: LiveService) -> None:
     with opened(chromium, f"{stored.url}/#/jobs/{STORED}") as page:
         figure = chart(page, "test_accuracy")
