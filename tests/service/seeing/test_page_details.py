@@ -114,6 +114,17 @@ def test_no_end_is_predicted_of_a_job_that_has_ended(chromium: Browser, stored: 
         assert "predicted" not in label
 
 
+def test_a_comparison_calls_times_from_start_to_end_what_they_are(chromium: Browser, stored: LiveService) -> None:
+    """Pauses, and waits after errors, are in them: the job did not train for so long."""
+    with opened(chromium, f"{stored.url}/#/compare?jobs={STORED}") as page:
+        results = page.get_by_role("region", name="Results", exact=True).locator("table.results")
+        results.get_by_role("columnheader", name="from start to end").wait_for()
+        heads = [each.strip() for each in results.locator("thead th").all_text_contents()]
+        told = dict(zip(heads, results.locator("tbody th, tbody td").all_text_contents(), strict=True))
+        assert {"until its start", "from start to end"} <= told.keys()
+        assert "trained" not in told
+
+
 def test_values_are_read_by_pointer_and_by_keyboard(chromium: Browser, stored: LiveService) -> None:
     with opened(chromium, f"{stored.url}/#/jobs/{STORED}") as page:
         figure = chart(page, "test_accuracy")
