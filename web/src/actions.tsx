@@ -4,6 +4,7 @@ import type { Job, WhoAmI } from "./api";
 import { faultAt, useChange, type Fault } from "./asking";
 import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { mayChange } from "./rights";
+import { count } from "./words";
 
 interface Action {
   label: string;
@@ -27,14 +28,20 @@ function pauseOf(job: Job): Action {
 }
 
 function cancelOf(job: Job): Action {
-  const words = job.spec.tracked
-    ? "It trains on outside the cluster, and is no longer watched."
-    : `Its tasks are stopped${job.step ? `, at step ${job.step}` : ""}.`;
+  const hasTasks = job.wanted.workers + job.running.workers > 0;
+  const at = job.step ? ` at step ${count(job.step)}` : "";
+  const goesNoFurther = at ? `It ends${at}.` : "It ends before it has made a step.";
+  const ofTasks = hasTasks ? `Its tasks are stopped${at && `,${at}`}.` : goesNoFurther;
+  const goesOn = hasTasks || job.spec.tracked ? "Let it run" : "Let it wait";
   return {
     label: "Cancel",
     method: "POST",
     path: "/cancel",
-    doubt: { words, yes: "Cancel the job", no: job.step ? "Let it run" : "Let it wait" },
+    doubt: {
+      words: job.spec.tracked ? "It trains on outside the cluster, and is no longer watched." : ofTasks,
+      yes: "Cancel the job",
+      no: job.spec.paused ? "Leave it paused" : goesOn,
+    },
   };
 }
 

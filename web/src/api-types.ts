@@ -1254,12 +1254,17 @@ export interface components {
         Queue: {
             /** @description how many wait, those that the caller may not read included */
             waiting: number;
+            /**
+             * @description by what those stand that are told the same start, as the policy has it
+             * @example age
+             */
+            same_start_by: string;
             jobs: components["schemas"]["QueuedJob"][];
             next_cursor: string | null;
         };
         /** @description A job that waits for tasks. */
         QueuedJob: {
-            /** @description 1 is expected to start first; of those with the same start, as it is shown, the one of higher priority, then the older; jobs that the caller may not read are counted */
+            /** @description 1 is expected to start first; of those with the same start, as it is shown, those that have waited so long that they go first, then the others by `same_start_by`; jobs that the caller may not read are counted */
             position: number;
             id: string;
             name: string;

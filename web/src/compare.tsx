@@ -348,7 +348,16 @@ function Results({ compared }: { compared: Compared[] }) {
             <tr>
               <th scope="col">job</th>
               <th scope="col">state</th>
-              {["loss", "lowest", ...figures, "steps", "epochs", "waited", "trained", "changes of size"].map((name) => (
+              {[
+                "loss",
+                "lowest",
+                ...figures,
+                "steps",
+                "epochs",
+                "until its start",
+                "from start to end",
+                "changes of size",
+              ].map((name) => (
                 <th key={name} scope="col" class="figure">
                   {name}
                 </th>

@@ -71,7 +71,7 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
       <h2 id="loss">Loss</h2>
       <Chart
         title="Loss by step"
-        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at ${stepsOf(total)}.` : ""}`}
+        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${end ? `The end is predicted at ${stepsOf(end)}.` : ""}`}
         data={data}
         options={options}
         read={read}

@@ -52,8 +52,8 @@ interface Known {
 }
 
 const LEAST_PAUSE_MS = 3000;
-/** Of jobs that the stream does not tell of: it shows the newest ones. */
-const UNTOLD_PAUSE_MS = 15_000;
+/** Of active jobs: the time to a limit, a cost, a wait and a place in the queue go on while the stream tells nothing. */
+const LONGEST_PAUSE_MS = 15_000;
 
 /** `isFirst`: the job is asked for before the rest, for it may be missing. */
 async function load(id: string, signal: AbortSignal, isFirst: boolean): Promise<Known> {
@@ -71,8 +71,8 @@ async function load(id: string, signal: AbortSignal, isFirst: boolean): Promise<
   return { job, explanation, predictions, allocations, events, evaluations };
 }
 
-/** What is known of a job: loaded when the stream says that the job changed, at most every three seconds; and what loads
- * it at once. */
+/** What is known of a job: loaded when the stream says that the job changed, at most every three seconds, and until it has
+ * ended every fifteen at least; and what loads it at once. */
 function useKnown(id: string, world: World, needsToken: () => void): [Known | null, string | null, () => void] {
   const [known, setKnown] = useState<Known | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
@@ -100,7 +100,7 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
         setKnown(found);
         setProblem(null);
         ended = found.job.finished_at;
-        if (!told.current && !ended) pause = UNTOLD_PAUSE_MS;
+        if (!ended) pause = LONGEST_PAUSE_MS;
       } catch (error) {
         if (stop.signal.aborted) return;
         if (error instanceof NeedsToken) return needsToken();
@@ -184,7 +184,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
   const whyItStands = job.reason === "PausedByOwner" ? "Why it is paused" : "Why it waits";
   const whyHeading = waiting ? whyItStands : whyItHasThat;
-  const place = usePlace(job.id, waiting && !tracked, explanation.at);
+  const place = usePlace(job.id, waiting && !tracked, known);
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">

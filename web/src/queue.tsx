@@ -15,7 +15,7 @@ export function QueueOfJobs({ now }: { now: number }) {
   const [found] = useAnswer<Queue>(PATH);
   const { shown, page, turn } = usePages(found?.jobs ?? []);
   if (!found) return <p class="quiet empty">Loading …</p>;
-  const { waiting, jobs } = found;
+  const { waiting, jobs, same_start_by: by } = found;
   const looked = jobs.find((job) => job.expected?.start_seconds)?.expected?.computed_at;
   return (
     <article aria-labelledby="queue">
@@ -26,9 +26,10 @@ export function QueueOfJobs({ now }: { now: number }) {
         {waiting === 0 ? "Nobody waits" : `${counted(waiting, "job")} ${waiting === 1 ? "waits" : "wait"}`}
       </h1>
       <p class="quiet">
-        The one that is expected to start first is at the top; of those with the same start, the one of higher priority,
-        then the older.{looked && ` Starts are told by the look at the queue ${ago(looked, now)}.`} Each round decides
-        anew: a smaller, shorter or more urgent job may start before those above it.
+        The one that is expected to start first is at the top; those with the same start stand by {by}, after those that
+        have waited so long that they go first.
+        {looked && ` Starts are told by the look at the queue ${ago(looked, now)}.`} Each round decides anew: a smaller,
+        shorter or more urgent job may start before those above it.
       </p>
       {jobs.length > 0 && (
         <Wide label="The queue">
@@ -82,11 +83,11 @@ export function QueueOfJobs({ now }: { now: number }) {
   );
 }
 
-/** `3 of 7 in the queue`, of a job that waits; null: it is not known, or far behind. `at` asks anew when it changes. */
-export function usePlace(id: string, waits: boolean, at: string | null): string | null {
+/** `3 of 7 in the queue`, of a job that waits; null: it is not known, or far behind. It is asked for with each `load`. */
+export function usePlace(id: string, waits: boolean, load: object): string | null {
   const [place, setPlace] = useState<string | null>(null);
+  useEffect(() => setPlace(null), [id, waits]);
   useEffect(() => {
-    setPlace(null);
     if (!waits) return undefined;
     const stop = new AbortController();
     const told = ({ waiting, jobs }: Queue) => {
@@ -95,6 +96,6 @@ export function usePlace(id: string, waits: boolean, at: string | null): string 
     };
     get<Queue>(PATH, stop.signal).then(told, () => undefined); // the stream says when the service is away
     return () => stop.abort();
-  }, [id, waits, at]);
+  }, [id, waits, load]);
   return place;
 }

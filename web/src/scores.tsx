@@ -63,7 +63,7 @@ function Scores({ scores }: { scores: PredictionScore[] }) {
               <td>{PARTS[score.part] ?? score.part}</td>
               <td class="figure">{count(score.promises)}</td>
               <td class="figure">{percent(score.held)}</td>
-              <td class="figure">{percent(score.median_error_percent / 100)}</td>
+              <td class="figure">{count(score.median_error_percent)} %</td>
             </tr>
           ))}
         </tbody>

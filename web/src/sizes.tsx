@@ -166,7 +166,9 @@ const ENDS: ReadonlySet<string> = new Set(["RetryScheduled", "JobFailed", "JobCa
 
 /** What the pause of a script consists of: `save 0.3 s, stop 0.1 s, start 2 s`. */
 export function parts(each: Pick<AllocationPoint, "pause_parts">): string | undefined {
-  const told = Object.entries(each.pause_parts ?? {}).filter(([, seconds]) => seconds != null);
+  const told = Object.entries(each.pause_parts ?? {}).filter(
+    ([name, seconds]) => name.endsWith("_seconds") && seconds != null,
+  );
   return (
     told.map(([name, seconds]) => `${name.replace("_seconds", "")} ${number(seconds as number)} s`).join(", ") ||
     undefined

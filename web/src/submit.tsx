@@ -6,7 +6,7 @@ import { faultFrom, useFault, type Fault } from "./asking";
 import { faultOf } from "./doubt";
 import { useFocusOnFault } from "./focus";
 import { may } from "./rights";
-import { counted, isDue, left, lost, size, UNKNOWN, wait } from "./words";
+import { besideTable, counted, isDue, left, loses, size, UNKNOWN, wait } from "./words";
 
 const PAUSE_MS = 500;
 /** When the service could not be reached. */
@@ -295,11 +295,9 @@ function Preview({ plan }: { plan: Plan }) {
         <dt>It would end</dt>
         <dd>{plan.expected.finish_seconds ? `in ${left(plan.expected.finish_seconds)}` : UNKNOWN}</dd>
       </dl>
-      {plan.sentences
-        .filter((each) => !plan.effects.some(({ job_id: id }) => each.includes(`(${id})`))) // the table says these
-        .map((each) => (
-          <p key={each}>{each}</p>
-        ))}
+      {besideTable(plan).map((each) => (
+        <p key={each}>{each}</p>
+      ))}
       <h3>What others lose</h3>
       {plan.effects.length === 0 ? (
         <p>No other job that you may see would get another size.</p>
@@ -326,7 +324,7 @@ function Preview({ plan }: { plan: Plan }) {
                   <td>
                     {left(each.finish_seconds_before)} → {left(each.finish_seconds_after)}
                   </td>
-                  <td>{lost(each.lost_steps ?? 0, each.lost_seconds) || UNKNOWN}</td>
+                  <td>{loses(each)}</td>
                 </tr>
               ))}
             </tbody>

@@ -1,5 +1,5 @@
 // Figures as people read them. What is not known is a dash.
-import type { Interval, NodeResources, ProjectQuota } from "./api";
+import type { Interval, NodeResources, Plan, ProjectQuota } from "./api";
 
 export const UNKNOWN = "—";
 
@@ -92,6 +92,18 @@ export function lost(steps: number, seconds: number | null | undefined): string 
   const made = steps ? counted(steps, "step") : "";
   const work = seconds != null && seconds >= 1 ? `${duration(seconds)} of work` : "";
   return made && work ? `${made} (${work})` : made || work;
+}
+
+/** What another job would lose to a plan: as the command line says it. */
+export function loses(effect: Plan["effects"][number]): string {
+  const unsaved = effect.loses_since_checkpoint ? "what it made since its checkpoint, unless it saves" : UNKNOWN;
+  return lost(effect.lost_steps ?? 0, effect.lost_seconds) || unsaved;
+}
+
+/** What a plan says beside the table of the jobs that would have another size. */
+export function besideTable({ sentences, effects }: Pick<Plan, "sentences" | "effects">): string[] {
+  const told = effects.map(({ name, job_id: id }) => `${name} (${id}) would have `);
+  return sentences.filter((each) => !told.some((start) => each.startsWith(start)));
 }
 
 export function number(value: number | null | undefined, digits = 3): string {

@@ -348,7 +348,8 @@ def change_plan(answer: ChangePlan) -> RenderableType:
     return _with_effects(Text("\n".join(answer["sentences"])), "Jobs of another size", answer["effects"])
 
 
-def _loses(effect: Effect) -> str:
+def loses(effect: Effect) -> str:
+    """What another job would lose to a plan: as the page says it."""
     if lost := wording.lost(effect.get("lost_steps", 0), effect.get("lost_seconds")):
         return lost
     return (
@@ -369,6 +370,6 @@ def _with_effects(told: RenderableType, title: str, effects: Sequence[Effect]) -
             wording.tasks(effect["after"]),
             wording.duration_interval(effect["finish_seconds_before"]),
             wording.duration_interval(effect["finish_seconds_after"]),
-            _loses(effect),
+            loses(effect),
         )
     return Group(told, Text(f"\n{title}", style="bold"), others)

@@ -220,8 +220,8 @@ class QueuedJob(Message):
     position: Annotated[
         int,
         About(
-            "1 is expected to start first; of those with the same start, as it is shown, the one of higher "
-            "priority, then the older; jobs that the caller may not read are counted"
+            "1 is expected to start first; of those with the same start, as it is shown, those that have waited so "
+            "long that they go first, then the others by `same_start_by`; jobs that the caller may not read are counted"
         ),
     ]
     id: str
@@ -245,6 +245,9 @@ class Queue(Message):
     Each round decides anew: a smaller, shorter or more urgent job may start before those above it."""
 
     waiting: Annotated[int, About("how many wait, those that the caller may not read included")]
+    same_start_by: Annotated[
+        str, About("by what those stand that are told the same start, as the policy has it", examples=("age",))
+    ]
     jobs: list[QueuedJob]
     next_cursor: str | None
 

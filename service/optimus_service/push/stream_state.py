@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from optimus_contract import answers
+from optimus_contract.interval_words import is_limit
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.insight.format import finite, moment, moment_or_none
+from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.jobs.bodies import resources_body
-from optimus_service.insight.jobs.progress import Ends, progress_of
+from optimus_service.insight.jobs.progress import Ends, loss_of, progress_of, step_of
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.jobs.why import explain
 from optimus_service.metrics.read import resources_of_job, waiting_by_reason
@@ -106,11 +107,11 @@ def job_line(
         servers=job.running.servers,
         wanted_workers=job.intended.workers,
         wanted_servers=job.intended.servers,
-        step=job.step,
-        loss=finite(job.loss),
+        step=step_of(job, still),
+        loss=loss_of(job, still),
         progress=ahead.progress,
-        remaining_seconds=_steady(ahead.remaining_seconds) if job.is_without_tasks else ahead.remaining_seconds,
-        start_seconds=None if ahead.expected is None else _steady(ahead.expected.start_seconds),
+        remaining_seconds=steady(ahead.remaining_seconds) if job.is_without_tasks else ahead.remaining_seconds,
+        start_seconds=None if ahead.expected is None else steady(ahead.expected.start_seconds),
         longer_than_predicted=ahead.longer_than_predicted,
         finishing=ahead.finishing,
         standstill=still[job.id].words if job.id in still else None,
@@ -120,14 +121,18 @@ def job_line(
     )
 
 
-def _steady(left: answers.Interval | None) -> answers.Interval | None:
+def steady(left: answers.Interval | None) -> answers.Interval | None:
     """To some 5 %, whole seconds at least: thousands of lines of jobs that wait would be sent again each second."""
     if left is None:
         return None
     steps = max(_STEADY * left.mean, 1.0)
     unit = 2.0 ** math.floor(math.log2(steps))
     low, mean, high = (None if each is None else round(each / unit) * unit for each in (left.low, left.mean, left.high))
-    return answers.Interval(mean=mean or 0.0, low=low, high=high)
+    mean = mean or 0.0
+    if is_limit(mean, low, high) and not is_limit(left.mean, left.low, left.high):
+        # Written without what makes it doubtful it would be "at most", which is said of what cannot be exceeded.
+        low, high = (unit / 2 if left.low else low), (mean + unit if left.high != left.mean else high)
+    return answers.Interval(mean=mean, low=low, high=high)
 
 
 def _nodes(cluster: Cluster) -> tuple[tuple[Node, ...], str | None]:

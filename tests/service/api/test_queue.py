@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.service.api.api_harness import Api, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import a_decision, a_round, set_wanted
@@ -103,6 +104,15 @@ def test_of_those_whose_start_cannot_be_said_one_that_goes_first_stands_before_t
     decisions["waited"] = replace(decisions["waited"], message=f"Waits. {GOES_FIRST}")
     api.repository.rounds.add(a_round(), list(decisions.values()))
     assert order(api) == ["waited", "old", "young"]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("policy", "by"), [("optimus", "priority and age"), ("fifo", "age"), ("edf", "deadline and age")]
+)
+def test_the_queue_says_by_what_those_with_the_same_start_stand(serving: Serve, policy: str, by: str) -> None:
+    with serving(policy=policy) as api:
+        assert api.get("/v1/queue").json()["same_start_by"] == by
 
 
 @on_sqlite

@@ -29,6 +29,7 @@ from optimus_service.insight.jobs.progress import (
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
+from optimus_service.push.stream_state import job_line
 from optimus_service.store.records import (
     Awaited,
     DecisionRecord,
@@ -413,6 +414,10 @@ def test_a_script_that_begins_anew_has_no_loss_beside_step_0(keeps: bool) -> Non
     )
     body = job_body(paused, None, None, NOW)
     assert (body.step, body.epoch, body.loss) == ((40, 2.5, 0.3) if keeps else (0, None, None))
+    replaced = replace(paused, state=JobState.RUNNING, running=Allocation(1, 0))
+    still = {paused.id: Standstill("a worker is being replaced", is_stalled=False, is_replaced=True)}
+    for line in (job_line(paused, None, NOW), job_line(replaced, None, NOW, None, still)):
+        assert (line.step, line.loss) == (body.step, body.loss), "the page's list tells what the job's page does"
 
 
 @pytest.mark.parametrize("seconds", [14.0, 25.0, 37.0])

@@ -100,6 +100,31 @@ def test_evaluations_have_a_picture_each(chromium: Browser, stored: LiveService)
         assert cells == ["10", "0.1000", "20", "0.5000", "30", "0.7500", "40", "0.8000"]
 
 
+def test_no_end_is_predicted_of_a_job_that_has_ended(chromium: Browser, stored: LiveService) -> None:
+    """As one that failed: how many steps it was predicted to make is told of it still."""
+    told = httpx.get(f"{stored.url}/v1/jobs/{STORED}/predictions", trust_env=False, timeout=60).json()
+    told["total_steps"] = {"mean": 60.0, "low": 60.0, "high": 60.0}
+    with opened(chromium, f"{stored.url}/#/nodes") as page:
+        page.route("**/predictions?**", lambda route: route.fulfill(json=told))
+        page.goto(f"{stored.url}/#/jobs/{STORED}")
+        figure = chart(page, "Loss by step")
+        figure.locator("canvas").wait_for()
+        label = figure.get_by_role("img").get_attribute("aria-label") or ""
+        assert "4 points, the newest" in label
+        assert "predicted" not in label
+
+
+def test_a_comparison_calls_times_from_start_to_end_what_they_are(chromium: Browser, stored: LiveService) -> None:
+    """Pauses, and waits after errors, are in them: the job did not train for so long."""
+    with opened(chromium, f"{stored.url}/#/compare?jobs={STORED}") as page:
+        results = page.get_by_role("region", name="Results", exact=True).locator("table.results")
+        results.get_by_role("columnheader", name="from start to end").wait_for()
+        heads = [each.strip() for each in results.locator("thead th").all_text_contents()]
+        told = dict(zip(heads, results.locator("tbody th, tbody td").all_text_contents(), strict=True))
+        assert {"until its start", "from start to end"} <= told.keys()
+        assert "trained" not in told
+
+
 def test_values_are_read_by_pointer_and_by_keyboard(chromium: Browser, stored: LiveService) -> None:
     with opened(chromium, f"{stored.url}/#/jobs/{STORED}") as page:
         figure = chart(page, "test_accuracy")
@@ -173,6 +198,18 @@ def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stor
         region.get_by_text("As a table").click()
         ends = region.locator("tbody tr td:nth-child(2)").all_text_contents()
         assert ends == ["50 s", "1 min 35 s", "—", "1 min 45 s"], "none of the moment at which it hung"
+
+
+def test_the_median_error_of_predictions_is_told_as_the_service_tells_it(chromium: Browser, live: LiveService) -> None:
+    score = {"kind": "start", "part": "first step", "promises": 3, "held": 0.995}
+    errors = [{**score, "part": str(error), "median_error_percent": error} for error in (12.7, 99.9, 350.0)]
+    with opened(chromium, f"{live.url}/#/nodes") as page:
+        page.route("**/v1/promises", lambda route: route.fulfill(json={"scores": errors, "tasks": []}))
+        page.goto(f"{live.url}/#/")
+        page.get_by_text("How predictions turned out").click()
+        cells = page.locator("details tbody tr td:nth-child(n + 4)").filter(has_text="%")
+        cells.nth(5).wait_for()
+        assert cells.all_text_contents() == ["99 %", "13 %", "99 %", "100 %", "99 %", "350 %"]
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

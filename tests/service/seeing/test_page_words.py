@@ -13,22 +13,34 @@ import pytest
 
 from optimus_cli.bodies import Interval
 from optimus_cli.commands import project
-from optimus_cli.show import wording
+from optimus_cli.show import render_predictions, wording
 from optimus_contract.answers.jobs import ListedState
 from optimus_scheduler.model.format import lasted
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 PROGRAM = """
 const [module, calls] = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const { existsSync, readFileSync } = require("fs");
 const typescript = require("typescript");
-const source = require("fs").readFileSync(`src/${module}.ts`, "utf8");
-const compilerOptions = { module: "CommonJS", target: "ES2022" };
-const { outputText } = typescript.transpileModule(source, { compilerOptions });
+const compilerOptions = { module: "CommonJS", target: "ES2022", jsx: "react-jsx", jsxImportSource: "preact" };
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
-const made = { exports: {} };
-new Function("module", "exports", outputText)(made, made.exports);
+const loaded = new Map();
+const wanted = (name) => {
+  if (name.startsWith("./")) return load(name.slice(2));
+  return name.endsWith(".css") ? {} : require(name);
+};
+const load = (name) => {
+  if (!loaded.has(name)) {
+    const made = { exports: {} };
+    loaded.set(name, made);
+    const file = [`src/${name}.ts`, `src/${name}.tsx`].find(existsSync);
+    const { outputText } = typescript.transpileModule(readFileSync(file, "utf8"), { compilerOptions });
+      new Function("module", "exports", "require", outputText)(made, made.exports, wanted);
+  }
+  return loaded.get(name).exports;
+};
 const plain = (value) => (value instanceof Map ? Object.fromEntries(value) : value);
-console.log(JSON.stringify(calls.map(([name, ...given]) => plain(made.exports[name](...given)))));
+console.log(JSON.stringify(calls.map(([name, ...given]) => plain(load(module)[name](...given)))));
 """
 
 
@@ -113,6 +125,26 @@ def test_a_time_that_is_over_is_rounded_alike_by_the_service_the_command_line_an
     assert called("words", *(["duration", seconds] for seconds in times)) == on_the_page
 
 
+def test_the_page_says_what_a_plan_takes_from_others_as_the_command_line_does() -> None:
+    none: dict[str, Any] = {"lost_steps": 0, "lost_seconds": None, "loses_since_checkpoint": False}
+    cases: list[Any] = [
+        none,
+        {**none, "loses_since_checkpoint": True},
+        {**none, "lost_steps": 86, "lost_seconds": 65.0},
+    ]
+    told = [render_predictions.loses(case) for case in cases]
+    assert told[1] == "what it made since its checkpoint, unless it saves"
+    assert called("words", *(["loses", case] for case in cases)) == [each.replace(" 05 s", " 5 s") for each in told]
+
+
+def test_beside_the_table_of_a_plan_stands_what_the_table_does_not_say() -> None:
+    held = "Its tasks may have to wait until those of big (big-1) have stopped: that takes some seconds."
+    smaller = "big (big-1) would have 1 worker instead of 4 workers and end 60 s later."
+    later = "small (small-1), which waits, would start in 90 s instead of 60 s."
+    plan = {"sentences": [held, smaller, later], "effects": [{"name": "big", "job_id": "big-1"}]}
+    assert called("words", ["besideTable", plan]) == [[held, later]]
+
+
 def test_the_page_says_a_limit_of_steps_as_one() -> None:
     limit, sure, open_end = (
         {"mean": 937, "low": low, "high": high} for low, high in ((0, 937), (937, 937), (500, 2000))
@@ -126,6 +158,29 @@ def test_the_page_says_a_limit_of_steps_as_one() -> None:
         "937",
         "about 937",
     ]
+
+
+def test_the_parts_of_a_pause_are_those_that_last() -> None:
+    parts = {"save_seconds": None, "stop_seconds": 0.5, "start_seconds": 3.1, "load_seconds": None, "told_every": 100}
+    assert called("sizes", ["parts", {"pause_parts": parts}]) == ["stop 0.500 s, start 3.10 s"]
+
+
+def test_who_cancels_a_job_is_asked_by_what_it_has() -> None:
+    def job(step: int, workers: int, **spec: bool) -> dict[str, Any]:
+        has = {"workers": workers, "servers": 0}
+        return {"finished_at": None, "directive": "run", "step": step, "spec": spec, "wanted": has, "running": has}
+
+    asked = {
+        ("Its tasks are stopped.", "Let it run"): job(0, 1),
+        ("Its tasks are stopped, at step 1 000.", "Let it run"): job(1000, 2),
+        ("It ends before it has made a step.", "Let it wait"): job(0, 0),
+        ("It ends at step 100.", "Let it wait"): job(100, 0),
+        ("It ends at step 100.", "Leave it paused"): job(100, 0, paused=True),
+        ("It trains on outside the cluster, and is no longer watched.", "Let it run"): job(0, 0, tracked=True),
+    }
+    offered = called("actions", *(["actionsOf", each] for each in asked.values()))
+    doubts = [next(each["doubt"] for each in actions if each["label"] == "Cancel") for actions in offered]
+    assert [(each["words"], each["no"]) for each in doubts] == list(asked)
 
 
 GREY = 10

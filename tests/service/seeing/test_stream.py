@@ -19,6 +19,8 @@ from tests.service.loop.loop_world import World
 from tests.service.seeing.test_explanation import a_record
 from tests.service.store.store_builders import a_membership
 
+from optimus_contract import answers
+from optimus_contract.interval_words import is_limit
 from optimus_scheduler.model import JobState
 from optimus_service.api.cluster.stream import as_events
 from optimus_service.clusters.fake import FakeCluster
@@ -203,6 +205,25 @@ def test_it_says_how_many_jobs_it_leaves_out(world: World, monkeypatch: pytest.M
         world.clock.now += 1.0
     found = read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock())
     assert (json.loads(found.cluster)["left_out"], set(found.jobs)) == (1, {"job-1", "job-2"})
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.0, 1e7), min_size=3, max_size=3).map(sorted), st.booleans())
+def test_only_a_limit_is_told_as_one(ends: list[float], is_without_low: bool) -> None:
+    """Though bounds are told to some 5 % of the mean: a limit is nothing that may come later, or is told to come."""
+    low, mean, high = ends
+    given_ends = (mean, None if is_without_low else low, high)
+    found = stream_state.steady(answers.Interval(mean=mean, low=given_ends[1], high=high))
+    assert found is not None
+    assert is_limit(found.mean, found.low, found.high) <= is_limit(*given_ends)
+    assert found.mean == pytest.approx(mean, rel=0.05, abs=0.5)
+    assert found.high == pytest.approx(high, rel=0.075, abs=1.5)
+
+
+def test_a_doubtful_start_is_told_with_its_doubt() -> None:
+    for low, high, told in ((10.0, 838.0, (16.0, 864.0)), (10.0, 834.0, (16.0, 832.0)), (0.0, 834.0, (0.0, 832.0))):
+        found = stream_state.steady(answers.Interval(mean=834.0, low=low, high=high))
+        assert found == answers.Interval(mean=832.0, low=told[0], high=told[1])
 
 
 # --- over time -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from optimus_contract import answers
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, ServicesDep
-from optimus_service.insight.explanations.queue import Queued, in_queue
+from optimus_service.insight.explanations.queue import Queued, in_queue, order_of_equals
 from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.progress import times_of
 from optimus_service.insight.jobs.reasons import waiting_words
@@ -43,7 +43,8 @@ def list_queue(
     mine = [each for each in queue if each.position > int(after) and caller.reads(each.job.project)]
     body = partial(queued_body, now=now, still=still)
     page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), body)
-    return answers.Queue(waiting=len(queue), jobs=list(page.items), next_cursor=page.next_cursor)
+    by = order_of_equals(services.settings.policy)
+    return answers.Queue(waiting=len(queue), same_start_by=by, jobs=list(page.items), next_cursor=page.next_cursor)
 
 
 def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:

@@ -16,7 +16,7 @@ from optimus_contract.result import JobProfile, JobResult
 from optimus_scheduler.model import Allocation, Forecast, PlacedTask, Resources
 from optimus_service.insight.format import finite, finite_document, interval_body, moment, moment_or_none
 from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop
-from optimus_service.insight.jobs.progress import progress_of, silent_seconds, speed_here, step_of
+from optimus_service.insight.jobs.progress import loss_of, progress_of, silent_seconds, speed_here, step_of
 from optimus_service.insight.jobs.usage import ReportedUsage, job_usage
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import awaits_retry, begins_anew, promised_at
@@ -73,7 +73,7 @@ def job_body(
         first_step=job.first_step,
         step=step,
         epoch=None if loses_all else finite(job.epoch),
-        loss=None if loses_all else finite(job.loss),
+        loss=loss_of(job, still),
         steps_per_second=None if is_silent else finite(steps_per_second),
         silent_seconds=None if is_silent else silent_seconds(newest, now),
         wanted=allocation_body(job.intended),

@@ -27,7 +27,7 @@ from optimus_scheduler.forecast.time_left import (
 )
 from optimus_scheduler.model import Directive, Interval, JobState, SpeedSource
 from optimus_scheduler.model.format import time_words
-from optimus_service.insight.format import foreseen, interval_body, moment
+from optimus_service.insight.format import finite, foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import MOST_PROGRESS, End, part_done, reached_limit
 from optimus_service.observe.spec import (
     began_at,
@@ -370,6 +370,11 @@ def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
     """The step that it is at or goes on from, as far as is known: all that is told of its steps counts from there."""
     is_anew = not job.state.is_final and _begins_anew_now(job, still)
     return began_at(job) if is_anew else next_step(job)
+
+
+def loss_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> float | None:
+    """The loss that it told last; None where that is of steps that it makes again."""
+    return None if step_of(job, still) < job.step else finite(job.loss)
 
 
 def makes_no_more(job: JobRecord, still: Standstills) -> bool:
