@@ -107,10 +107,8 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             row.step = max(row.step, result.step)
         case Reopen(error=error):
             charge(row, now)  # since its end it has not waited
-            if (
-                error is not None or row.retry_at is None
-            ):  # else it was cancelled in the wait after an error, which may come again
-                row.last_error = error
+            if error is not None or row.retry_at is None:
+                row.last_error = error  # else it was cancelled in the wait after one, which may come again
             row.finished_at = row.result = row.retry_at = row.formed_at = None
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
