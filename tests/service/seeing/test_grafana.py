@@ -137,12 +137,14 @@ def scraped(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iter
         running.wait_for("count_over_time(optimus_leader[1m]) >= 3 and optimus_leader == 1")
         rule = {"loss_decrease": {"below": 0.01}, "max_steps": 10}
         live.world.submit("sprint-1", name="sprint", workers={"max": 1}, servers={"max": 1}, convergence=rule)
+        live.world.submit("large-1", name="large", workers={"max": 1, "resources": {"cpu": 1000}}, servers={"max": 1})
         # Room for this one has to be made: others stop for a moment and go on smaller.
         live.world.submit("wide-1", name="wide", workers={"min": 6, "max": 6}, servers={"max": 1}, convergence=rule)
         live.loop.trigger("submit")
         running.wait_for("rate(optimus_rescale_pause_seconds_count[30s]) > 0")
         running.wait_for('increase(optimus_job_completion_seconds_count{outcome="succeeded"}[1m]) > 0')
         running.wait_for("rate(optimus_round_seconds_count[30s]) > 0")
+        running.wait_for("count(optimus_job_waiting_since_timestamp_seconds) > 0")
         # Whoever was made smaller has measured its new size, and may grow again; it need not wait for a round.
         running.wait_for("count(optimus_job_next_gain) > 0", before=lambda: live.loop.trigger("changed pace"))
         yield running
