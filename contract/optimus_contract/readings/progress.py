@@ -291,8 +291,8 @@ class Progress:
         """Whether a channel that would be trusted more counts something else than steps: a SummaryWriter that logs once
         an epoch, by its number, beside printed steps. What is logged to files comes late, and steps were made since:
         the number of an epoch is less than half of those known when it was logged. `optimus_client` is believed."""
-        if self.step is None or self._counts or reading.step is None or reading.channel is Channel.CLIENT:
-            return False
+        if self.step is None or self._counts or not reading.step or reading.channel is Channel.CLIENT:
+            return False  # step 0 says nothing
         since, pace = max(0.0, self.last_at - reading.at), self.seconds_per_step
         known = self.step - (0.0 if pace is None else since / pace)
         return reading.step < known / 2
