@@ -238,7 +238,7 @@ def begins_by(outlook: Outlook, is_alone: bool) -> float:
     return outlook.job.spec.deadline_at - NOW - (0.0 if is_alone else left)
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=100, deadline=None)
 @given(world=worlds())
 def test_no_deadline_that_can_wait_pauses_a_young_job_or_one_that_has_to_begin_as_soon(world: World) -> None:
     jobs = [*world.running, *world.waiting]

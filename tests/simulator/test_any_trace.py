@@ -174,7 +174,7 @@ def is_replayed_or_refused(trace: str, path: Path, policy: str) -> None:
 
 
 @given(own_traces(), POLICIES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_our_own_lines(text: str, policy: str) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "traces" / "mine.jsonl"
@@ -249,7 +249,7 @@ def data_of(data: Path) -> Path:
 
 
 @given(st.data(), st.sampled_from([each.name for each in fields(Options) if type(each.default) is float]))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_options(data: st.DataObject, name: str) -> None:
     """A value that an option may have ends, too, and so does the least and the largest."""
     value = data.draw(st.one_of(st.floats(), st.sampled_from([0.0, 1e-9, 0.01, 0.1, 0.999, 1.0, 10.0, 1e4, 1e6, 1e9])))
