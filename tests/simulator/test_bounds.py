@@ -464,7 +464,9 @@ def test_without_a_flag_policies_are_compared_with_bounds_that_take_a_moment(
 
 
 def test_where_there_is_no_bound_a_line_says_why(data: Path, tmp_path: Path) -> None:
-    few = tmp_path / "workload-6.csv"
+    few = tmp_path / "workloads" / "workload-6.csv"
+    few.parent.mkdir()
+    (tmp_path / "profiles").symlink_to(data / "pollux/profiles")
     few.write_text("".join((data / "pollux/workloads/workload-6.csv").read_text().splitlines(keepends=True)[:13]))
     words = ["simulate", "--trace", f"pollux:{few}", "--policy", "fifo,tiresias"]
     why = "epochs of whole seconds (--like-pollux) may take less than they need: there is no bound for them"
