@@ -316,8 +316,9 @@ def is_without_end(
 
 def _waits_plainly(job: JobRecord, now: float, still: Standstills) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
-    retries = job.retry_at is not None and job.retry_at > now
-    tried = retries or goes_back(job) or has_failed_before(job) or _is_without_end(job, still)
+    tried = (
+        _awaited_retry(job, now) is not None or goes_back(job) or has_failed_before(job) or _is_without_end(job, still)
+    )
     return job.waits and not (job.state.is_final or tried)
 
 

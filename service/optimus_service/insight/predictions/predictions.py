@@ -212,10 +212,7 @@ def predictions_body(
     total_steps = _total_steps(believed, ahead.remaining_steps, step_of(record, question.still))
     is_over = record.owner_paused_at is not None and reached_limit(record, latest, question.now) is not None
     fitted = Fits().of([job], settings)[0]
-    servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
-    # Further workers of a script that stays one process, or at its size, would train the same once more.
-    workers = range(1, 2) if job.spec.worker.maximum == 1 and not job.spec.may_grow else question.workers
-    allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
+    allocations = _allocations(job, question)
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
     if latest is not None and latest.changes_size and question.speed is None:
@@ -251,19 +248,30 @@ def predictions_body(
         cost=cost_body(allowed, present, job.spent, question.limits, _waiting(record, ahead.expected))
         if is_priced
         else None,
-        # What runs outside the cluster has the size that its owner gives it. Where a limit of time or money ends the
-        # job, another size takes as long or costs as much, whatever its speed.
-        advice=[]
-        if is_by_clock
-        else advice(
-            replace(job, allocation=present),
-            fitted.speeds,
-            settings,
-            lambda size: job.spec.tracked or _beyond(record, job, size, question) is None,
-        ),
+        # Where a limit of time or money ends the job, another size takes as long or costs as much, whatever its speed.
+        advice=[] if is_by_clock else _advice(record, replace(job, allocation=present), fitted, question, settings),
         checkpoints=checkpoints,
         outcome=outcome_body(record, past, job.spent if is_priced else None),
     )
+
+
+def _allocations(job: Job, question: Question) -> list[Allocation]:
+    """The sizes that are asked for, as far as the job may have such."""
+    servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
+    # Further workers of a script that stays one process, or at its size, would train the same once more.
+    workers = range(1, 2) if job.spec.worker.maximum == 1 and not job.spec.may_grow else question.workers
+    return [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
+
+
+def _advice(
+    record: JobRecord, job: Job, fitted: Fitted, question: Question, settings: Settings
+) -> list[answers.Advice]:
+    """Other sizes that are worth a thought. What runs outside the cluster has the size that its owner gives it."""
+
+    def may_have(size: Allocation) -> bool:
+        return job.spec.tracked or _beyond(record, job, size, question) is None
+
+    return advice(job, fitted.speeds, settings, may_have)
 
 
 def _total_steps(believed: Forecast, left: answers.Interval | None, step: int) -> answers.Interval | None:
